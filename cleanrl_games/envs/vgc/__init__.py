@@ -1,0 +1,1 @@
+"""VGC doubles on the real Showdown simulator."""
