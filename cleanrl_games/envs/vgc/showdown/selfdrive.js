@@ -1,0 +1,107 @@
+'use strict';
+// The simulator alone: battles that play themselves with random legal choices, no features, no pipes.
+// The speed bench takes its limit from here, the identity check its logs, the mask check its refusals.
+//
+//   node selfdrive.js < job.json > result.json
+//   job: {format, openTeamSheets, teams: [packed], battles, seed, dispatch, turnCap, hashes, reverse}
+
+const fs = require('fs');
+const crypto = require('crypto');
+const mdbo = require('./mdbo');
+const {battleFormat, createBattle, mix} = require('./battles');
+
+const job = JSON.parse(fs.readFileSync(0, 'utf8'));
+if (job.dispatch) require('./dispatch').install();
+
+const mask = new Uint8Array(mdbo.MASK_BYTES);
+const totals = {battles: 0, decisions: 0, turns: 0, invalid: 0, unavailable: 0, capped: 0, refused: 0, accepted: 0};
+const failures = [];
+const hashes = [];
+
+// A choice the mask forbids must be refused, or be a mere alias: understood by the simulator as a choice the mask allows
+// (it ignores a tera word behind a locked move, and any word behind a fainted slot's pass).
+function reverseCheck(side, request, random) {
+  const allowed = new Set();
+  const forbidden = [];
+  const rule = mask[2 * mdbo.SLOT];
+  const size = request.teamPreview ? mdbo.PREVIEWS.length : mdbo.SLOT * mdbo.SLOT;
+  for (let action = 0; action < size; action++) {
+    const a = Math.floor(action / mdbo.SLOT), b = action % mdbo.SLOT;
+    const legal = request.teamPreview ? mask[action] : mask[a] && mask[mdbo.SLOT + b] && mdbo.pairLegal(a, b, rule);
+    (legal ? allowed.add(action) : forbidden.push(action));
+  }
+  const understood = new Set();
+  for (const action of allowed) {
+    if (side.choose(mdbo.choiceOf(action, request)) && side.isChoiceDone()) understood.add(side.getChoice());
+    side.choice.cantUndo = false;
+  }
+  for (let i = 0; i < 12 && forbidden.length; i++) {
+    const choice = mdbo.choiceOf(forbidden[random(forbidden.length)], request);
+    let taken = false;
+    try {
+      taken = side.choose(choice) && side.isChoiceDone() && !understood.has(side.getChoice());
+    } catch (error) {
+      if (!/switched too many/.test(error.message)) throw error;
+    }
+    side.choice.cantUndo = false;
+    totals[taken ? 'accepted' : 'refused']++;
+    if (taken && failures.length < 20) failures.push(`accepted though masked: ${choice} for ${JSON.stringify(request)}`);
+  }
+  side.clearChoice();
+}
+
+function play(index) {
+  let state = mix(job.seed, index, 77);
+  const random = n => {
+    state = mix(state, 1, 2);
+    return state % n;
+  };
+  const errors = [];
+  const {battle} = createBattle(battleFormat(job.format, job.openTeamSheets), job.teams, job.teams, job.seed, index, 0, (type, data) => {
+    if (type === 'sideupdate' && data.includes('|error|')) errors.push(data);
+  });
+  while (!battle.ended && battle.turn < job.turnCap) {
+    for (const side of battle.sides) {
+      const request = side.activeRequest;
+      if (!request || request.wait || side.isChoiceDone()) continue;
+      totals.decisions++;
+      for (let tries = 0; ; tries++) {
+        mdbo.fillMask(request, mask, 0);
+        // Only where nothing is hidden: trying a choice on a request with hidden traps would reveal them.
+        if (job.reverse && !/"maybe/.test(JSON.stringify(request)) && random(4) === 0) reverseCheck(side, request, random);
+        const action = tries < 10 ? mdbo.sampleAction(request, mask, 0, random) : -1;
+        errors.length = 0;
+        const choice = mdbo.choiceOf(action, request);
+        if (battle.choose(side.id, choice)) break;
+        if (action < 0) throw new Error(`the simulator refused its own default: ${errors.join(' ')}`);
+        if (errors.some(e => e.includes('[Unavailable choice]'))) {
+          totals.unavailable++;
+        } else {
+          totals.invalid++;
+          if (failures.length < 20) failures.push(`refused though allowed: ${choice}: ${errors.join(' ')} ${JSON.stringify(request)}`);
+        }
+      }
+      if (battle.ended || battle.turn >= job.turnCap) break;
+    }
+    battle.sentLogPos = battle.log.length; // nobody reads the log here; without this the simulator believes it loops
+  }
+  totals.battles++;
+  totals.turns += battle.turn;
+  if (!battle.ended) totals.capped++;
+  if (job.hashes) {
+    // Wall-clock lines are the only ones that may differ between two runs.
+    const text = battle.log.filter(line => !line.startsWith('|t:|')).join('\n');
+    hashes.push(crypto.createHash('sha1').update(text + battle.prng.getSeed() + battle.inputLog.join('\n')).digest('hex'));
+  }
+  battle.destroy();
+}
+
+for (let i = 0; i < (job.warmup || 0); i++) play(1e6 + i);
+for (const key in totals) totals[key] = 0;
+const cpu = process.cpuUsage();
+const wall = process.hrtime.bigint();
+for (let i = 0; i < job.battles; i++) play((job.first || 0) + i);
+const used = process.cpuUsage(cpu);
+totals.cpu_s = (used.user + used.system) / 1e6;
+totals.wall_s = Number(process.hrtime.bigint() - wall) / 1e9;
+process.stdout.write(JSON.stringify({...totals, hashes, failures}));
