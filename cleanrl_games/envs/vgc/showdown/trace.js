@@ -1,0 +1,108 @@
+'use strict';
+// Plays seeded random battles and writes, one JSON line a battle, everything each player was sent and what PlayerView made
+// of it, for features.py to do the same and for the tests to compare.
+//
+//   node trace.js < job.json
+//   job: {format, openTeamSheets, teams: [packed] or pairs: [[packed, packed]], seed, first, battles, decisions, turnCap}
+//   line: {battle, sides: [[entry]]}; entry: {lines}, {request}, or at a decision {ints, floats} (base64) and {action}
+
+const fs = require('fs');
+const mdbo = require('./mdbo');
+const {battleFormat, createBattle, mix} = require('./battles');
+const {PlayerView, INTS, FLOATS} = require('./features');
+
+const job = JSON.parse(fs.readFileSync(0, 'utf8'));
+const mask = new Uint8Array(mdbo.MASK_BYTES);
+const ints = new Int32Array(INTS);
+const floats = new Float32Array(FLOATS);
+const base64 = array => Buffer.from(array.buffer, array.byteOffset, array.byteLength).toString('base64');
+
+class Player {
+  constructor(side) {
+    this.view = new PlayerView(`p${side + 1}`, {id: job.format, openTeamSheets: job.openTeamSheets});
+    this.entries = [];
+    this.lines = [];
+  }
+
+  hear(text) {
+    for (const line of text.split('\n')) {
+      if (!line) continue;
+      this.view.line(line);
+      this.lines.push(line);
+    }
+  }
+
+  // The request goes through JSON as on a server: the simulator's own object may change behind our back.
+  ask(request) {
+    const copy = JSON.parse(JSON.stringify(request));
+    this.view.request(copy);
+    this.entries.push({lines: this.lines}, {request: copy});
+    this.lines = [];
+    return copy;
+  }
+
+  observe(truth) {
+    this.view.write(ints, 0, floats, 0);
+    this.entries.push({ints: base64(ints), floats: base64(floats), ...truth});
+  }
+}
+
+// What the test of the beliefs needs to know and no player may: read after the observation was made, never by it.
+function secrets(side) {
+  return {truth: side.pokemon.map(mon => ({
+    species: mon.baseSpecies.id, num: mon.baseSpecies.num, speed: mon.baseStoredStats.spe, item: mon.item,
+    ability: mon.baseAbility, transformed: mon.transformed,
+  }))};
+}
+
+function play(index) {
+  let state = mix(job.seed, index, 77);
+  const random = n => {
+    state = mix(state, 1, 2);
+    return state % n;
+  };
+  const players = [new Player(0), new Player(1)];
+  const format = battleFormat(job.format, job.openTeamSheets);
+  const [teams1, teams2] = job.pairs ? job.pairs[index % job.pairs.length].map(team => [team]) : [job.teams, job.teams];
+  const {battle} = createBattle(format, teams1, teams2, job.seed, index, 0, () => {});
+  let position = 0;
+  let decisions = 0;
+  const distribute = () => {
+    const {log} = battle;
+    for (; position < log.length; position++) {
+      const line = log[position];
+      if (!line.startsWith('|split|p')) {
+        players.forEach(player => player.hear(line));
+        continue;
+      }
+      const owner = line.charCodeAt(8) - 49;
+      players[owner].hear(log[position + 1]);
+      players[1 - owner].hear(log[position + 2]);
+      position += 2;
+    }
+    battle.sentLogPos = log.length;
+  };
+  while (!battle.ended && battle.turn <= job.turnCap) {
+    distribute();
+    const pending = battle.sides.filter(side => side.activeRequest && !side.activeRequest.wait && !side.isChoiceDone());
+    for (const side of battle.sides) {
+      if (side.activeRequest && side.activeRequest.wait) players[side.n].ask(side.activeRequest);
+    }
+    for (const side of pending) {
+      for (let tries = 0; ; tries++) {
+        const request = players[side.n].ask(side.activeRequest);
+        players[side.n].observe(job.truth ? secrets(battle.sides[1 - side.n]) : {});
+        decisions++;
+        mdbo.fillMask(request, mask, 0);
+        const action = tries < 10 ? mdbo.sampleAction(request, mask, 0, random) : -1;
+        if (battle.choose(side.id, mdbo.choiceOf(action, request))) break;
+      }
+    }
+  }
+  battle.destroy();
+  process.stdout.write(JSON.stringify({battle: index, sides: players.map(player => player.entries)}) + '\n');
+  return decisions;
+}
+
+let done = 0;
+for (let i = 0; i < (job.battles || Infinity) && done < (job.decisions || Infinity); i++) done += play((job.first || 0) + i);

@@ -1,0 +1,52 @@
+'use strict';
+// Writes the vocabularies of the observation (stdout, JSON): every id an embedding can see and the public dex facts that
+// the features use. The order is alphabetical, so the same package always gives the same file.
+//   node vocab.js > ../vocab.json        (with pokemon-showdown on NODE_PATH)
+const {Dex} = require('pokemon-showdown');
+
+const FOREIGN = new Set(['CAP', 'Custom', 'LGPE']); // never legal in an official doubles format
+const STATS = ['hp', 'atk', 'def', 'spa', 'spd', 'spe'];
+const CATEGORY = {Physical: 1, Special: -1, Status: 0};
+
+function listed(table) {
+  const seen = new Map();
+  for (const entry of table.all()) {
+    if (!FOREIGN.has(entry.isNonstandard)) seen.set(entry.id, entry);
+  }
+  return [...seen.values()].sort((a, b) => (a.id < b.id ? -1 : 1));
+}
+
+function build() {
+  // 0: unknown or no row; 1: known to be absent. Real entries start at 2 in every vocabulary.
+  const types = ['', '(none)', ...Dex.types.names().map(name => name.toLowerCase()).sort()];
+  const abilities = ['', '(none)', ...listed(Dex.abilities).map(entry => entry.id)];
+  const items = ['', '(none)', ...listed(Dex.items).map(entry => entry.id)];
+  const moves = ['', '(none)'];
+  const moveFacts = [[0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0]];
+  for (const move of listed(Dex.moves)) {
+    moves.push(move.id);
+    const accuracy = move.accuracy === true ? 101 : move.accuracy;
+    moveFacts.push([types.indexOf(move.type.toLowerCase()), CATEGORY[move.category], move.basePower, accuracy,
+      move.priority, move.noPPBoosts ? move.pp : move.pp * 8 / 5]);
+  }
+  const species = ['', '(none)'];
+  const speciesFacts = [[0, 0, [0, 0, 0, 0, 0, 0], [], 0], [0, 0, [0, 0, 0, 0, 0, 0], [], 0]];
+  const looks = {};
+  for (const entry of listed(Dex.species)) {
+    species.push(entry.id);
+    const [first, second] = entry.types.map(type => types.indexOf(type.toLowerCase()));
+    const own = [...new Set(Object.values(entry.abilities).map(name => abilities.indexOf(Dex.toID(name))))];
+    speciesFacts.push([first, second || 0, STATS.map(stat => entry.baseStats[stat]), own, entry.num]);
+    // A cosmetic forme (Gastrodon-East) is the same monster in another coat: it shares the id of its species.
+    for (const name of entry.cosmeticFormes || []) looks[Dex.toID(name)] = entry.id;
+  }
+  return {types, abilities, items, moves, moveFacts, species, speciesFacts, looks};
+}
+
+if (require.main === module) {
+  const vocab = build();
+  const lines = Object.entries(vocab).map(([name, value]) => `"${name}": ${JSON.stringify(value)}`);
+  process.stdout.write(`{\n${lines.join(',\n')}\n}\n`);
+}
+
+module.exports = {build};
