@@ -1,0 +1,670 @@
+"""The rules of an NH fight, one function per rule, on one fight at a time: two fighters, one tick after another.
+
+A fight is a record and so is a fighter: `me.hp -= 3` reads like the game and compiles to one store. Numba turns this
+file into machine code on first import (cached on disk afterwards); with NUMBA_DISABLE_JIT=1 the same functions run as
+plain Python, for a debugger. Every die is thrown with the fight's own generator, so a fight depends on nothing but its
+seed and its actions.
+
+A tick:  timers ──► both fighters' clicks ──► in PID order: move, take due hits, attack ──► PID may swap
+"""
+
+from numba import njit
+
+from .loadouts import MAGE, MELEE, RANGED, SPECIAL, TANK
+from .rules import (
+    AGS,
+    ANGLERFISH,
+    ARENA,
+    BALLISTA,
+    BLOOD,
+    BLOOD_SPELLS,
+    CLAWS,
+    DARK_BOW,
+    DDS,
+    DIAMOND,
+    DRAGON_KNIFE,
+    DRAGONSTONE,
+    DRIFT_TICKS,
+    ENERGY_TICKS,
+    FREEZE_IMMUNITY,
+    GMAUL,
+    ICE,
+    ICE_SPELLS,
+    KARAMBWAN_HEAL,
+    LMS,
+    LONG_AGO,
+    LOST,
+    MAX_QUEUED,
+    MELEE_ENERGY,
+    NIGHTMARE_ENERGY,
+    NO_PRAYER,
+    OPAL,
+    RANGED_ENERGY,
+    REDEMPTION,
+    SMITE,
+    STYLE_MAGE,
+    STYLE_MELEE,
+    STYLE_RANGED,
+    SWH,
+    TIED,
+    VENGEANCE_COOLDOWN,
+    VLS,
+    WON,
+    ZARYTE,
+    attack_roll,
+    brew_heal,
+    chance,
+    defence_roll,
+    food_heal,
+    hit_delay,
+    hit_probability,
+    roll,
+    style_max_hit,
+)
+
+# ---------------------------------------------------------------------------------------------------------- new fights
+
+
+@njit(cache=True)
+def reset_fighter(me, loadout, kit, x, y):
+    me.loadout, me.hp, me.prayer_points, me.prayer_drain = loadout, kit.hitpoints_level, kit.prayer_level, 0
+    me.attack, me.strength, me.defence = kit.attack_level, kit.strength_level, kit.defence_level
+    me.ranged, me.magic, me.energy, me.energy_timer = kit.ranged_level, kit.magic_level, 100, 0
+    me.worn, me.boost, me.overhead, me.attacking, me.spell, me.special, me.vengeance = MAGE, 0, 0, 0, 0, 0, 0
+    me.attack_timer, me.food_timer, me.potion_timer, me.karambwan_timer = LONG_AGO, 0, 0, 0
+    me.freeze_timer, me.immunity_timer, me.vengeance_timer = 0, 0, 0
+    me.brew, me.restore, me.combat, me.ranging = kit.brew, kit.restore, kit.combat, kit.ranging
+    me.karambwan, me.food, me.free_slots = kit.karambwan, kit.food, 0
+    me.x, me.y, me.has_destination, me.destination_x, me.destination_y, me.moved = x, y, 0, x, y, 0
+    me.hit_count, me.splat_count, me.received_total, me.attack_count, me.foe_correct_count = 0, 0, 0, 0, 0
+    me.shown_lunar, me.recent_attacks, me.recent_prayers, me.shown_health = 0, 0, 0, 0.0
+    for style in range(3):
+        me.style_count[style] = 0
+        me.foe_prayer_count[style] = 0
+        me.shown_accuracy[style] = -1
+        me.shown_strength[style] = -1
+    for i in range(5):
+        me.recent_style[i] = -1
+        me.recent_correct[i] = 0
+        me.recent_foe_prayer[i] = -1
+    clear_tick(me)
+
+
+@njit(cache=True)
+def clear_tick(me):
+    me.received, me.splatted, me.moved = 0, 0, 0
+    me.attacked, me.rolled, me.last_roll, me.extra, me.healed, me.wasted = 0, 0, 0, 0, 0, 0
+    me.attack_speed, me.hit_off_prayer, me.new_freeze, me.smited = 0, -1, 0, 0
+
+
+@njit(cache=True)
+def reset_fight(fight, a, b, loadouts, loadout_a, loadout_b):
+    """Both stand three tiles apart, in mage gear, with no prayer up; PID is thrown."""
+    fight.tick, fight.result = 0, 0
+    fight.pid, fight.pid_timer = roll(fight, 2), 40 + roll(fight, 21)
+    reset_fighter(a, loadout_a, loadouts[loadout_a], 0, 0)
+    reset_fighter(b, loadout_b, loadouts[loadout_b], 3, 0)
+
+
+# -------------------------------------------------------------------------------------------------------------- clicks
+
+
+@njit(cache=True)
+def wear(me, kit, outfit, boost):
+    me.worn = outfit
+    if me.prayer_points > 0:
+        me.boost = boost
+
+
+@njit(cache=True)
+def drain(level, base):
+    return level - (base // 10 + 2)
+
+
+@njit(cache=True)
+def drink(me, kit, potion):
+    """1 brew, 2 restore, 3 combat, 4 ranging. A sip interrupts the attack and delays the next bite."""
+    if potion == 1:
+        doses = me.brew
+    elif potion == 2:
+        doses = me.restore
+    elif potion == 3:
+        doses = me.combat
+    else:
+        doses = me.ranging
+    if me.potion_timer > 0 or doses == 0:
+        return
+    if doses % 4 == 1:
+        me.free_slots += 1
+    if potion == 1:
+        me.brew -= 1
+        me.hp = max(me.hp, min(me.hp + brew_heal(kit), kit.hitpoints_level + brew_heal(kit)))
+        me.defence = max(
+            me.defence, min(me.defence + kit.defence_level // 5 + 2, kit.defence_level + kit.defence_level // 5 + 2)
+        )
+        # The server drains attack by a tenth of its base, the other three by a tenth of where they stand.
+        me.attack = max(drain(me.attack, kit.attack_level), 0)
+        me.strength = max(drain(me.strength, me.strength), 0)
+        me.ranged = max(drain(me.ranged, me.ranged), 0)
+        me.magic = max(drain(me.magic, me.magic), 0)
+    elif potion == 2:
+        me.restore -= 1
+        me.attack = restored(me.attack, kit.attack_level)
+        me.strength = restored(me.strength, kit.strength_level)
+        me.defence = restored(me.defence, kit.defence_level)
+        me.ranged = restored(me.ranged, kit.ranged_level)
+        me.magic = restored(me.magic, kit.magic_level)
+        me.prayer_points = min(me.prayer_points + kit.prayer_level // 4 + 8, kit.prayer_level)
+    elif potion == 3:
+        me.combat -= 1
+        me.attack = max(me.attack, boosted_by_combat(kit.attack_level))
+        me.strength = max(me.strength, boosted_by_combat(kit.strength_level))
+        me.defence = max(me.defence, boosted_by_combat(kit.defence_level))
+    else:
+        me.ranging -= 1
+        me.ranged = max(me.ranged, boosted_by_ranging(kit.ranged_level))
+    me.potion_timer = 3
+    me.food_timer = max(me.food_timer, 3)
+    me.attacking = 0
+
+
+@njit(cache=True)
+def restored(level, base):
+    return level if level >= base else min(level + base // 4 + 8, base)
+
+
+@njit(cache=True)
+def boosted_by_combat(base):
+    return base + base * 15 // 100 + 5
+
+
+@njit(cache=True)
+def boosted_by_ranging(base):
+    return base + base // 10 + 4
+
+
+@njit(cache=True)
+def eat(me, kit, heal, attack_delay, overheal):
+    ceiling = kit.hitpoints_level + (heal if overheal else 0)
+    healed = max(min(heal, ceiling - me.hp), 0)
+    me.hp += healed
+    me.wasted += heal - healed
+    me.free_slots += 1
+    me.food_timer = max(me.food_timer, 3)
+    if me.attack_timer + attack_delay > 0:
+        me.attack_timer += attack_delay
+
+
+@njit(cache=True)
+def walk_to(me, x, y):
+    """A click on the ground ends the attack."""
+    me.has_destination, me.destination_x, me.destination_y = 1, x, y
+    me.attacking = 0
+
+
+@njit(cache=True)
+def sign(value):
+    return 1 if value > 0 else -1 if value < 0 else 0
+
+
+@njit(cache=True)
+def distance_between(me, foe):
+    return max(abs(me.x - foe.x), abs(me.y - foe.y))
+
+
+@njit(cache=True)
+def click_movement(fight, me, foe, movement, farcast):
+    """1 next to the target, 2 under it, 3 to a tile at a distance, 4 diagonal to it. Ties between tiles are thrown."""
+    dx, dy = me.x - foe.x, me.y - foe.y
+    gap = max(abs(dx), abs(dy))
+    if movement == 2:
+        walk_to(me, foe.x, foe.y)
+        return
+    if movement == 1:
+        if abs(dx) + abs(dy) == 1:
+            return
+        along_x = abs(dx) > abs(dy) or (abs(dx) == abs(dy) and roll(fight, 2) == 0)
+        tx, ty = (sign(dx), 0) if along_x else (0, sign(dy))
+        if gap == 0:
+            tx, ty = (1, 0) if roll(fight, 2) == 0 else (0, 1)
+            if roll(fight, 2) == 0:
+                tx, ty = -tx, -ty
+    elif movement == 4:
+        if abs(dx) == 1 and abs(dy) == 1:
+            return
+        tx = sign(dx) if dx != 0 else 1 - 2 * roll(fight, 2)
+        ty = sign(dy) if dy != 0 else 1 - 2 * roll(fight, 2)
+    else:
+        ring = farcast + 1
+        if gap == ring:
+            return
+        tx, ty = max(min(dx, ring), -ring), max(min(dy, ring), -ring)
+        if gap < ring:
+            along_x = abs(dx) > abs(dy) or (abs(dx) == abs(dy) and roll(fight, 2) == 0)
+            if along_x:
+                tx = ring * (sign(dx) if dx != 0 else 1 - 2 * roll(fight, 2))
+            else:
+                ty = ring * (sign(dy) if dy != 0 else 1 - 2 * roll(fight, 2))
+    walk_to(me, foe.x + tx, foe.y + ty)
+
+
+@njit(cache=True)
+def click(fight, me, foe, kit, action):
+    """One fighter's clicks of a tick, in the order the server takes them."""
+    if action[11] != 0 and me.prayer_points > 0:
+        me.overhead = action[11]
+    if action[5] == 1 and me.food_timer <= 0 and me.food > 0:
+        me.food -= 1
+        eat(me, kit, food_heal(kit), 3, kit.food_type == ANGLERFISH)
+    if action[4] != 0:
+        drink(me, kit, action[4])
+    if action[6] == 1 and me.karambwan_timer <= 0 and me.karambwan > 0:
+        me.karambwan -= 1
+        eat(me, kit, KARAMBWAN_HEAL, 2, False)
+        me.karambwan_timer, me.potion_timer = 3, 3
+    if action[8] == 1:
+        wear(me, kit, TANK, 1)
+        me.attacking = 0
+    if action[7] == 1 and kit.lunar and me.vengeance_timer <= 0 and me.magic >= 94:
+        me.vengeance, me.vengeance_timer = 1, VENGEANCE_COOLDOWN
+    if action[0] == 1:
+        wear(me, kit, MAGE, 1)
+        me.spell = action[3] if action[3] != 3 else 0
+        me.special = action[3] == 3
+        me.attacking = action[3] != 0
+    elif action[0] == 2:
+        wear(me, kit, RANGED, 2)
+        me.spell, me.special, me.attacking = 0, action[2] == 2, 1
+    elif action[0] == 3:
+        wear(me, kit, SPECIAL if action[1] == 2 else MELEE, 3)
+        me.spell, me.special, me.attacking = 0, action[1] == 2, 1
+    if action[9] != 0:
+        click_movement(fight, me, foe, action[9], action[10])
+
+
+# ------------------------------------------------------------------------------------------------------- moving, hits
+
+
+@njit(cache=True)
+def attack_style(me):
+    if me.worn == RANGED:
+        return STYLE_RANGED
+    if me.worn == MELEE or me.worn == SPECIAL:
+        return STYLE_MELEE
+    return STYLE_MAGE
+
+
+@njit(cache=True)
+def in_reach(me, foe, kit, style):
+    gap = distance_between(me, foe)
+    if gap == 0:
+        return False
+    if style == STYLE_MAGE:
+        return gap <= 10
+    if style == STYLE_RANGED:
+        return gap <= kit.ranged_range
+    if gap == 1:
+        return me.x == foe.x or me.y == foe.y or foe.moved == 1
+    return gap == 2 and me.moved == 1 and foe.moved == 1  # both running
+
+
+@njit(cache=True)
+def step_towards(me, x, y):
+    me.x += sign(x - me.x)
+    me.y += sign(y - me.y)
+    me.moved = 1
+
+
+@njit(cache=True)
+def move(fight, me, foe, kit):
+    """Two tiles a tick: after the target while attacking it, else to where was clicked."""
+    if me.freeze_timer > 0:
+        me.has_destination = 0
+        return
+    if me.attacking:
+        me.has_destination = 0
+        style = attack_style(me)
+        for _ in range(2):
+            gap = distance_between(me, foe)
+            if gap == 0:
+                direction = 1 - 2 * roll(fight, 2)
+                step_towards(me, me.x + direction, me.y)
+            elif style == STYLE_MELEE and gap == 1 and me.x != foe.x and me.y != foe.y:
+                step_towards(me, foe.x, me.y)
+            elif (style == STYLE_MELEE and gap > 1) or (style == STYLE_RANGED and gap > kit.ranged_range) or gap > 10:
+                step_towards(me, foe.x, foe.y)
+            else:
+                return
+    elif me.has_destination:
+        for _ in range(2):
+            if me.x == me.destination_x and me.y == me.destination_y:
+                break
+            step_towards(me, me.destination_x, me.destination_y)
+        if me.x == me.destination_x and me.y == me.destination_y:
+            me.has_destination = 0
+
+
+@njit(cache=True)
+def add_splat(me, damage):
+    if me.splat_count < MAX_QUEUED:
+        me.splats[me.splat_count] = damage
+        me.splat_count += 1
+
+
+@njit(cache=True)
+def take_hits(fight, me, foe, kit, foe_kit):
+    """Hits whose time has come turn into hitsplats; two of them are shown and suffered, the rest wait."""
+    if me.hp <= 0:
+        me.hit_count = me.splat_count = 0
+        return
+    kept = 0
+    for i in range(me.hit_count):
+        if foe.hp <= 0:
+            continue  # the hits of the dead vanish
+        damage, style = me.hit_damage[i], me.hit_style[i]
+        if me.hit_delay[i] > 0:
+            me.hit_damage[kept], me.hit_delay[kept], me.hit_style[kept] = damage, me.hit_delay[i] - 1, style
+            kept += 1
+            continue
+        add_splat(me, damage)
+        if me.vengeance and damage > 0:
+            me.vengeance = 0
+            add_splat(foe, damage * 3 // 4)
+            me.extra += damage * 3 // 4
+        if foe.overhead == SMITE:
+            me.prayer_points = max(me.prayer_points - damage // 4, 0)
+        if foe_kit.blood_fury and style == STYLE_MELEE and damage > 0 and roll(fight, 5) == 0:
+            heal(foe, foe_kit, damage * 3 // 10)
+    me.hit_count = kept
+
+    shown = min(me.splat_count, 2)
+    for i in range(shown):
+        damage = min(me.splats[i], me.hp)
+        me.hp -= damage
+        me.received += damage
+        me.splatted = 1
+    for i in range(shown, me.splat_count):
+        me.splats[i - shown] = me.splats[i]
+    me.splat_count -= shown
+    me.received_total += me.received
+    if me.overhead == REDEMPTION and me.prayer_points > 0 and 0 < me.hp < kit.hitpoints_level // 10:
+        heal(me, kit, kit.prayer_level // 4)
+        me.prayer_points, me.overhead, me.boost = 0, NO_PRAYER, 0
+
+
+@njit(cache=True)
+def heal(me, kit, amount):
+    if me.hp < kit.hitpoints_level:
+        healed = min(amount, kit.hitpoints_level - me.hp)
+        me.hp += healed
+        me.healed += healed
+
+
+# ------------------------------------------------------------------------------------------------------------- attacks
+
+
+@njit(cache=True)
+def launch(fight, me, foe, kit, style, damage, delay):
+    """A rolled hit leaves for the target. Its prayer is looked at now, not when the hit lands."""
+    stopped = foe.overhead == style + 1
+    if stopped:
+        damage = damage * 6 // 10
+    if foe.hit_count < MAX_QUEUED:
+        foe.hit_damage[foe.hit_count], foe.hit_delay[foe.hit_count] = damage, delay
+        foe.hit_style[foe.hit_count] = style
+        foe.hit_count += 1
+    me.attacked = 1
+    me.rolled += damage
+    me.last_roll = damage
+    me.hit_off_prayer = 0 if stopped else 1
+    me.smited = 1 if me.overhead == SMITE else me.smited
+
+    me.attack_count += 1
+    me.style_count[style] += 1
+    slot = me.recent_attacks % 5
+    me.recent_style[slot] = style
+    me.recent_correct[slot] = 1 if stopped else 0
+    me.recent_attacks += 1
+    me.foe_correct_count += 1 if stopped else 0
+    if 1 <= foe.overhead <= 3:
+        me.foe_prayer_count[foe.overhead - 1] += 1
+        me.recent_foe_prayer[me.recent_prayers % 5] = foe.overhead - 1
+        me.recent_prayers += 1
+    # A special weapon with less strength than the main one does not spoil what was seen of the main one.
+    if style != STYLE_MELEE or kit.visible_strength[me.worn] >= me.shown_strength[style]:
+        me.shown_accuracy[style] = kit.accuracy[me.worn]
+        me.shown_strength[style] = kit.visible_strength[me.worn]
+        me.shown_ranged_defence[style] = kit.ranged_defence[me.worn]
+        me.shown_mage_defence[style] = kit.mage_defence[me.worn]
+        me.shown_melee_defence[style] = kit.melee_defence[me.worn]
+    return damage
+
+
+@njit(cache=True)
+def swing(fight, me, foe, kit, foe_kit, style, accuracy_percent, low, high, defence_percent):
+    """One accuracy roll, then a damage uniform from low to high; 0 for a miss."""
+    attack = attack_roll(me, kit, style, me.worn) * accuracy_percent // 100
+    defence = defence_roll(foe, foe_kit, style) * defence_percent // 100
+    if not chance(fight, hit_probability(attack, defence)):
+        return -1
+    return low + roll(fight, high - low + 1)
+
+
+@njit(cache=True)
+def cast(fight, me, foe, kit, foe_kit, delay):
+    """Ice freezes and blood heals the moment the spell is cast; the damage travels."""
+    best, spell = 0, me.spell
+    spells = len(ICE_SPELLS)
+    if spell == ICE:
+        while best < spells - 1 and me.magic < ICE_SPELLS[best, 0]:
+            best += 1
+        high = ICE_SPELLS[best, 1]
+    elif spell == BLOOD:
+        while best < spells - 1 and me.magic < BLOOD_SPELLS[best, 0]:
+            best += 1
+        high = BLOOD_SPELLS[best, 1]
+    else:  # the nightmare staff's special
+        high = 58 * me.magic // 99 + 1
+        me.energy -= NIGHTMARE_ENERGY
+    high = high * (100 + kit.strength[MAGE]) // 100
+    damage = swing(fight, me, foe, kit, foe_kit, STYLE_MAGE, 150 if spell == 0 else 100, 0, high, 100)
+    if spell == ICE and damage >= 0 and foe.immunity_timer <= 0:
+        foe.freeze_timer = ICE_SPELLS[best, 2]
+        foe.immunity_timer = ICE_SPELLS[best, 2] + FREEZE_IMMUNITY
+        foe.has_destination = 0
+        me.new_freeze = ICE_SPELLS[best, 2]
+    damage = launch(fight, me, foe, kit, STYLE_MAGE, max(damage, 0), delay)
+    if spell == BLOOD:
+        heal(me, kit, damage // 4)
+    me.spell, me.attacking = 0, 0
+
+
+@njit(cache=True)
+def shoot(fight, me, foe, kit, foe_kit, delay):
+    high = style_max_hit(me, kit, STYLE_RANGED, RANGED)
+    accuracy, shots, low = 100, 1, 0
+    special = kit.ranged_special if me.special else 0
+    if special:
+        me.energy -= RANGED_ENERGY[special]
+    if special == BALLISTA:
+        accuracy, high = 125, high * 125 // 100
+    elif special == ZARYTE:
+        accuracy = 200
+    elif special == DARK_BOW:
+        shots, high, low = 2, min(high * 150 // 100, 48), 8
+    elif special == DRAGON_KNIFE:
+        shots = 2
+    for _ in range(shots):
+        damage = swing(fight, me, foe, kit, foe_kit, STYLE_RANGED, accuracy, min(low, high), high, 100)
+        sure = special == ZARYTE and damage >= 0
+        if kit.bolts == DIAMOND and (sure or roll(fight, 20) == 0):  # pierces armour
+            damage = roll(fight, high * 115 // 100 + 1)
+        elif kit.bolts == OPAL and damage >= 0 and (sure or roll(fight, 20) == 0):
+            damage += me.ranged // 10
+        elif kit.bolts == DRAGONSTONE and damage >= 0 and (sure or roll(fight, 100) < 6):
+            damage += me.ranged // 5
+        if special == DARK_BOW:
+            damage = max(damage, 8)
+        launch(fight, me, foe, kit, STYLE_RANGED, max(damage, 0), delay)
+
+
+@njit(cache=True)
+def claw(fight, me, foe, kit, foe_kit, high):
+    """Four accuracy rolls; the first that succeeds decides how the damage is spread over the four hits."""
+    first = swing(fight, me, foe, kit, foe_kit, STYLE_MELEE, 135, high // 2, max(high - 1, high // 2), 100)
+    if first >= 0:
+        return first, first // 2, first // 4, first // 4 + 1
+    second = swing(fight, me, foe, kit, foe_kit, STYLE_MELEE, 135, 3 * high // 8, 7 * high // 8, 100)
+    if second >= 0:
+        return 0, second, second // 2, second // 2 + 1
+    third = swing(fight, me, foe, kit, foe_kit, STYLE_MELEE, 135, high // 4, 3 * high // 4, 100)
+    if third >= 0:
+        return 0, 0, third, third + 1
+    fourth = swing(fight, me, foe, kit, foe_kit, STYLE_MELEE, 135, high // 4, 5 * high // 4, 100)
+    if fourth >= 0:
+        return 0, 0, 0, fourth
+    scratch = 1 if roll(fight, 3) < 2 else 0
+    return 0, 0, scratch, scratch
+
+
+@njit(cache=True)
+def strike(fight, me, foe, kit, foe_kit):
+    high = style_max_hit(me, kit, STYLE_MELEE, me.worn)
+    special = kit.melee_special if me.special else 0
+    if special:
+        me.energy -= MELEE_ENERGY[special]
+    if special == CLAWS:
+        for damage in claw(fight, me, foe, kit, foe_kit, high):
+            launch(fight, me, foe, kit, STYLE_MELEE, damage, 0)
+        return
+    swings, accuracy, low, defence = 1, 100, 0, 100
+    if special == DDS:
+        swings, accuracy, high = 2, 120, high * 115 // 100
+    elif special == AGS:
+        accuracy, high = 200, high * 1375 // 1000
+    elif special == VLS:
+        low, high, defence = high * 20 // 100, high * 120 // 100, 25
+    elif special == SWH:
+        low, high = high * 25 // 100, high * 125 // 100
+    for _ in range(swings):
+        damage = swing(fight, me, foe, kit, foe_kit, STYLE_MELEE, accuracy, low, high, defence)
+        if special == SWH and damage > 0:
+            foe.defence -= foe.defence * 30 // 100
+        launch(fight, me, foe, kit, STYLE_MELEE, max(damage, 0), 0)
+
+
+@njit(cache=True)
+def attack(fight, me, foe, kit, foe_kit):
+    if not me.attacking or me.hp <= 0 or foe.hp <= 0:
+        return
+    style = attack_style(me)
+    if not in_reach(me, foe, kit, style):
+        return
+    if style == STYLE_MELEE and me.special and kit.melee_special == GMAUL:
+        # The maul's special asks for no cooldown and leaves none: all the energy goes into it at once.
+        me.attack_speed = kit.speed[me.worn]
+        while me.energy >= MELEE_ENERGY[GMAUL]:
+            strike(fight, me, foe, kit, foe_kit)
+        me.special = 0
+        return
+    if me.attack_timer > 0:
+        return
+    if me.special:
+        cost = NIGHTMARE_ENERGY
+        if style == STYLE_RANGED:
+            cost = RANGED_ENERGY[kit.ranged_special]
+        elif style == STYLE_MELEE:
+            cost = MELEE_ENERGY[kit.melee_special]
+        if me.energy < cost:
+            me.special = me.attacking = 0
+            return
+    delay = hit_delay(style, kit.ranged_weapon, distance_between(me, foe))
+    if style == STYLE_MAGE:
+        cast(fight, me, foe, kit, foe_kit, delay)
+    elif style == STYLE_RANGED:
+        shoot(fight, me, foe, kit, foe_kit, delay)
+    else:
+        strike(fight, me, foe, kit, foe_kit)
+    me.special = 0
+    me.attack_speed = kit.speed[me.worn]
+    me.attack_timer = me.attack_speed
+
+
+# ---------------------------------------------------------------------------------------------------------------- tick
+
+
+@njit(cache=True)
+def count_timers(me):
+    me.attack_timer = max(me.attack_timer - 1, LONG_AGO)
+    me.food_timer = max(me.food_timer - 1, 0)
+    me.potion_timer = max(me.potion_timer - 1, 0)
+    me.karambwan_timer = max(me.karambwan_timer - 1, 0)
+    me.freeze_timer = max(me.freeze_timer - 1, 0)
+    me.immunity_timer = max(me.immunity_timer - 1, 0)
+    me.vengeance_timer = max(me.vengeance_timer - 1, 0)
+
+
+@njit(cache=True)
+def drift(level, base):
+    return level + sign(base - level)
+
+
+@njit(cache=True)
+def pass_time(fight, me, kit):
+    """Special energy comes back, levels drift to their base, HP regenerate, prayer drains outside of LMS."""
+    me.energy_timer = me.energy_timer + 1 if me.energy < 100 else 0
+    if me.energy_timer == ENERGY_TICKS:
+        me.energy, me.energy_timer = min(me.energy + 10, 100), 0
+    if fight.tick % DRIFT_TICKS == 0:
+        me.attack, me.strength = drift(me.attack, kit.attack_level), drift(me.strength, kit.strength_level)
+        me.defence, me.ranged = drift(me.defence, kit.defence_level), drift(me.ranged, kit.ranged_level)
+        me.magic = drift(me.magic, kit.magic_level)
+        if 0 < me.hp < kit.hitpoints_level:
+            me.hp += 1
+    if kit.fight != LMS:
+        if me.overhead == SMITE:
+            me.prayer_drain += 18
+        elif me.overhead == REDEMPTION:
+            me.prayer_drain += 6
+        elif me.overhead != NO_PRAYER:
+            me.prayer_drain += 12
+        if me.boost > 0:
+            me.prayer_drain += 24 if kit.strong_prayers[me.boost - 1] else 12
+        while me.prayer_drain > 90:  # 60 plus twice a prayer bonus of 15
+            me.prayer_drain -= 90
+            me.prayer_points = max(me.prayer_points - 1, 0)
+        if me.prayer_points == 0:
+            me.overhead, me.boost = NO_PRAYER, 0
+
+
+@njit(cache=True)
+def turn(fight, me, foe, kit, foe_kit):
+    move(fight, me, foe, kit)
+    take_hits(fight, me, foe, kit, foe_kit)
+    attack(fight, me, foe, kit, foe_kit)
+
+
+@njit(cache=True)
+def tick(fight, a, b, kit_a, kit_b, action_a, action_b):
+    fight.tick += 1
+    for me in (a, b):
+        clear_tick(me)
+        count_timers(me)
+    pass_time(fight, a, kit_a)
+    pass_time(fight, b, kit_b)
+    click(fight, a, b, kit_a, action_a)
+    click(fight, b, a, kit_b, action_b)
+    if fight.pid == 0:
+        turn(fight, a, b, kit_a, kit_b)
+        turn(fight, b, a, kit_b, kit_a)
+    else:
+        turn(fight, b, a, kit_b, kit_a)
+        turn(fight, a, b, kit_a, kit_b)
+    for me in (a, b):
+        if me.vengeance:
+            me.shown_lunar = 1
+    fight.pid_timer -= 1
+    if fight.pid_timer <= 0 and kit_a.fight != ARENA:
+        fight.pid, fight.pid_timer = 1 - fight.pid, 40 + roll(fight, 21)
+    if a.hp <= 0 or b.hp <= 0:
+        fight.result = TIED if a.hp <= 0 and b.hp <= 0 else LOST if a.hp <= 0 else WON

@@ -1,0 +1,160 @@
+"""`NHVecEnv`: many fights in one batch. Both fighters of each are agents, and who answers for them is the caller's choice."""
+
+import gymnasium as gym
+import numpy as np
+from numba import njit
+
+from . import contract
+from .loadouts import load_loadouts
+from .observations import FACTS, PARAMS, gather_facts, observe, reward_terms, write_constants
+from .rules import (
+    FIGHT,
+    FIGHTER,
+    LOST,
+    WON,
+    roll,
+)
+from .simulator import (
+    reset_fight,
+    tick,
+)
+
+
+@njit(cache=True)
+def start_fight(i, fights, fighters, loadouts, pool, mirror, params, obs, masks):
+    fight, a, b = fights[i], fighters[i, 0], fighters[i, 1]
+    loadout_a = pool[roll(fight, len(pool))]
+    loadout_b = loadout_a if mirror else pool[roll(fight, len(pool))]
+    reset_fight(fight, a, b, loadouts, loadout_a, loadout_b)
+    kit_a, kit_b = loadouts[loadout_a], loadouts[loadout_b]
+    if params.quirks == 0:
+        a.shown_health = b.shown_health = 1.0
+    write_constants(a, b, kit_a, params, obs[i, 0])
+    write_constants(b, a, kit_b, params, obs[i, 1])
+    observe(fight, 0, a, b, kit_a, kit_b, params, obs[i, 0], masks[i, 0])
+    observe(fight, 1, b, a, kit_b, kit_a, params, obs[i, 1], masks[i, 1])
+
+
+@njit(cache=True)
+def start_all(fights, fighters, loadouts, pool, mirror, params, obs, masks):
+    for i in range(len(fights)):
+        start_fight(i, fights, fighters, loadouts, pool, mirror, params[0], obs, masks)
+
+
+@njit(cache=True)
+def step_all(
+    actions, fights, fighters, loadouts, pool, mirror, params, max_ticks, obs, masks, facts, terms, ended, final_obs
+):
+    """One tick of every fight. An ended fight leaves its last observation in `final_obs` and starts anew at once."""
+    for i in range(len(fights)):
+        fight, a, b = fights[i], fighters[i, 0], fighters[i, 1]
+        kit_a, kit_b = loadouts[a.loadout], loadouts[b.loadout]
+        tick(fight, a, b, kit_a, kit_b, actions[i, 0], actions[i, 1])
+        for me, kit in ((a, kit_a), (b, kit_b)):
+            if me.splatted:  # health is seen on hitsplats only
+                me.shown_health = max(me.hp, 0) / kit.hitpoints_level
+            elif params[0].quirks == 0:
+                me.shown_health = me.hp / kit.hitpoints_level
+        observe(fight, 0, a, b, kit_a, kit_b, params[0], obs[i, 0], masks[i, 0])
+        observe(fight, 1, b, a, kit_b, kit_a, params[0], obs[i, 1], masks[i, 1])
+        result = fight.result
+        gather_facts(result, a, b, kit_a, kit_b, facts[i, 0])
+        gather_facts(WON + LOST - result if result in (WON, LOST) else result, b, a, kit_b, kit_a, facts[i, 1])
+        reward_terms(facts[i, 0], terms[i, 0])
+        reward_terms(facts[i, 1], terms[i, 1])
+        ended[i, 0], ended[i, 1], ended[i, 2] = result, result == 0 and fight.tick >= max_ticks, fight.tick
+        if result != 0 or fight.tick >= max_ticks:
+            final_obs[i] = obs[i]
+            start_fight(i, fights, fighters, loadouts, pool, mirror, params[0], obs, masks)
+
+
+class NHVecEnv:
+    """N fights, tick by tick.
+
+    `step(actions)` takes (N, 2, 12) whole numbers and returns (obs, masks, rewards, terminated, truncated, info):
+    obs (N, 2, 176) float32 and masks (N, 2, 45) bool are the environment's own buffers, overwritten by the next step;
+    rewards (N, 2); terminated, truncated (N,). A fight that ended starts anew in the same step (same-step autoreset):
+    obs then belongs to the new fight, info["final_obs"][i] to the old one. info also has `terms` (N, 2, 20), `result`
+    (1 = fighter 0 won, 2 = fighter 1 won, 3 = tie) and `length`.
+    """
+
+    def __init__(
+        self,
+        num_fights,
+        loadouts=("lms_med",),
+        loadout_file=None,
+        mirror=True,
+        seed=1,
+        max_ticks=1000,
+        reward_weights=None,
+        quirks=True,
+        allow_smite=False,
+        allow_redemption=False,
+        move_if_can_attack=False,
+    ):
+        names, self.loadouts = load_loadouts(loadout_file)
+        for name in loadouts:
+            if name not in names:
+                raise ValueError(f"Unknown loadout {name!r}. There are: {', '.join(names)}.")
+        self.num_fights = num_fights
+        self.pool = np.array([names.index(name) for name in loadouts])
+        self.mirror, self.max_ticks = mirror, max_ticks
+        self.params = np.zeros(1, PARAMS).view(np.recarray)
+        self.params[0] = (quirks, allow_smite, allow_redemption, move_if_can_attack)
+        self.reward_weights = (
+            np.zeros(contract.NUM_TERMS, np.float32)
+            if reward_weights is None
+            else np.asarray(reward_weights, np.float32)
+        )
+        self.single_observation_space = gym.spaces.Box(-np.inf, np.inf, (contract.NUM_OBS,), np.float32)
+        self.single_action_space = gym.spaces.MultiDiscrete(contract.HEAD_SIZES)
+
+        self.fights = np.zeros(num_fights, FIGHT).view(np.recarray)
+        self.fighters = np.zeros((num_fights, 2), FIGHTER).view(np.recarray)
+        self.facts = np.zeros((num_fights, 2), FACTS).view(np.recarray)
+        self.obs = np.zeros((num_fights, 2, contract.NUM_OBS), np.float32)
+        self.masks = np.zeros((num_fights, 2, contract.NUM_LOGITS), np.bool_)
+        self.final_obs = np.zeros_like(self.obs)
+        self.terms = np.zeros((num_fights, 2, contract.NUM_TERMS), np.float32)
+        self.ended = np.zeros((num_fights, 3), np.int32)  # result, truncated, length
+        self.reset(seed)
+
+    def reset(self, seed):
+        """Seeds every fight's own generator and starts all of them."""
+        self.fights["rng"] = np.random.SeedSequence(seed).generate_state(self.num_fights) | 1  # never 0
+        start_all(self.fights, self.fighters, self.loadouts, self.pool, self.mirror, self.params, self.obs, self.masks)
+        return self.obs, self.masks
+
+    def step(self, actions):
+        step_all(
+            actions, self.fights, self.fighters, self.loadouts, self.pool, self.mirror, self.params, self.max_ticks,
+            self.obs, self.masks, self.facts, self.terms, self.ended, self.final_obs,
+        )  # fmt: skip
+        result, truncated = self.ended[:, 0], self.ended[:, 1].astype(bool)
+        info = {"terms": self.terms, "result": result, "length": self.ended[:, 2], "final_obs": self.final_obs}
+        return self.obs, self.masks, self.terms @ self.reward_weights, result != 0, truncated, info
+
+    def state_dict(self):
+        """Everything a fight depends on, as plain arrays: a run that is resumed goes on with the very same fights."""
+        return {
+            "fights": self.fights.view(np.uint8).reshape(-1).copy(),
+            "fighters": self.fighters.view(np.uint8).reshape(-1).copy(),
+        }
+
+    def load_state_dict(self, state):
+        for name, array in (("fights", self.fights), ("fighters", self.fighters)):
+            saved = np.asarray(state[name], np.uint8)
+            if saved.nbytes != array.nbytes:
+                raise ValueError(
+                    f"The saved {name} are {saved.nbytes} bytes, this environment's {array.nbytes}: other size or version."
+                )
+            array.view(np.uint8).reshape(-1)[:] = saved
+        for i in range(self.num_fights):
+            self._observe_again(i)
+
+    def _observe_again(self, i):
+        fight, a, b = self.fights[i], self.fighters[i, 0], self.fighters[i, 1]
+        kit_a, kit_b = self.loadouts[a.loadout], self.loadouts[b.loadout]
+        for index, me, foe, kit, foe_kit in ((0, a, b, kit_a, kit_b), (1, b, a, kit_b, kit_a)):
+            write_constants(me, foe, kit, self.params[0], self.obs[i, index])
+            observe(fight, index, me, foe, kit, foe_kit, self.params[0], self.obs[i, index], self.masks[i, index])
