@@ -1,0 +1,322 @@
+'use strict';
+// The worker process behind VGCVecEnv: many battles, one loop, no event loop.
+//
+//   vec_env.py ── message ──> read() ─> Table.choose() ─> Battle ─> log lines, requests ─> PlayerView ─> frame
+//              <── reply ───  write()       (every message gets exactly one reply: what became pending through it)
+//
+//   message  int32 type, int32 bytes, payload   0: the job, as JSON; 1: pairs (battle, episode) to start, as JSON;
+//                                               2: quadruples of int32 (battle, side, action, episode)
+//   reply    int32 × 8 header, frames, JSON text  header: magic, frames, text bytes, then five counters
+//
+// A side's frame is built by its PlayerView from that player's own protocol lines and requests; nothing else reaches it.
+
+const fs = require('fs');
+const mdbo = require('./mdbo');
+const {battleFormat, createBattle, mix, Dex, Teams} = require('./battles');
+const {PlayerView, INTS, FLOATS} = require('./features');
+
+const [IN, OUT] = process.argv.slice(2).map(Number);
+const JOB = 0, START = 1, ACTIONS = 2;
+const PREVIEW = 0, TURN = 1, END = 2;
+const MAGIC = 0x56474331;
+const HEADER = 32;
+const RETRIES = 8; // unavailable choices in a row before the simulator's own default answers
+// A frame: 8 int32, 1 float32, 4 bytes of flags, the mask, INTS int16 (padded to even), FLOATS float32. vec_env.py has the same table.
+const AT_REWARD = 32, AT_FLAGS = 36, AT_MASK = 40;
+const AT_INTS = AT_MASK + mdbo.MASK_BYTES;
+const AT_FLOATS = AT_INTS + 2 * (INTS + INTS % 2);
+const FRAME = AT_FLOATS + 4 * FLOATS;
+
+let job;
+let out, int32, int16, float32, bytes;
+let frames = 0;
+let texts = [];
+const counts = {invalid: 0, unavailable: 0, decisions: 0, battles: 0, errors: 0};
+const tables = new Map();
+
+// ---------------------------------------------------------------- pipes
+
+function readFully(buffer) {
+  for (let at = 0; at < buffer.length;) {
+    const n = fs.readSync(IN, buffer, at, buffer.length - at, null);
+    if (n === 0) process.exit(0); // the parent closed the pipe or died: nothing is left to do
+    at += n;
+  }
+  return buffer;
+}
+
+function writeFully(buffer) {
+  for (let at = 0; at < buffer.length;) at += fs.writeSync(OUT, buffer, at, buffer.length - at);
+}
+
+function reserve(count) {
+  if (bytes && HEADER + count * FRAME <= bytes.length) return;
+  const old = bytes;
+  out = new ArrayBuffer(HEADER + Math.ceil(count * 1.5) * FRAME);
+  bytes = Buffer.from(out);
+  if (old) old.copy(bytes);
+  int32 = new Int32Array(out);
+  int16 = new Int16Array(out);
+  float32 = new Float32Array(out);
+}
+
+function reply() {
+  const text = texts.length ? Buffer.from(JSON.stringify(texts)) : null;
+  int32.set([MAGIC, frames, text ? text.length : 0, counts.decisions, counts.battles, counts.invalid, counts.unavailable, counts.errors]);
+  writeFully(bytes.subarray(0, HEADER + frames * FRAME));
+  if (text) writeFully(text);
+  frames = 0;
+  texts = [];
+}
+
+// ---------------------------------------------------------------- one battle after another
+
+class Table {
+  constructor(index, episode) {
+    this.index = index;
+    this.episode = episode - 1;
+    this.restart();
+  }
+
+  restart() {
+    this.episode++;
+    this.players = opponents(this.index, this.episode);
+    this.errors = [];
+    this.position = 0; // log lines already given to the views
+    this.pending = [false, false];
+    this.retries = [0, 0];
+    this.score = [0, 0];
+    this.views = this.players.map((code, side) => code ? null : new PlayerView(`p${side + 1}`, job.view));
+    this.lines = this.players.map(code => code || job.protocol ? [] : null);
+    const made = createBattle(job.battleFormat, job.teams[0], job.teams[1], job.seed, this.index, this.episode, (type, data) => {
+      if (type === 'sideupdate' && data.includes('|error|')) this.errors.push(data);
+    });
+    this.battle = made.battle;
+    this.picks = made.picks;
+    this.deliver();
+  }
+
+  choose(side, action, episode) {
+    if (episode !== this.episode) return; // the battle it was meant for broke off under the other side's choice
+    if (!this.pending[side]) throw new Error(`battle ${this.index} has no pending decision of side ${side}`);
+    const {battle} = this;
+    const request = battle.sides[side].activeRequest;
+    this.errors.length = 0;
+    let accepted;
+    try {
+      accepted = battle.choose(battle.sides[side].id, mdbo.choiceOf(action, request));
+      if (!accepted && ++this.retries[side] >= RETRIES) accepted = battle.choose(battle.sides[side].id, 'default');
+    } catch (error) {
+      return this.fail(error); // a bug of the simulator itself ends one battle, not the process
+    }
+    if (!accepted) {
+      const error = this.errors.join(' ');
+      if (error.includes('[Unavailable choice]')) counts.unavailable++;
+      else {
+        counts.invalid++;
+        process.stderr.write(`invalid choice ${mdbo.choiceOf(action, request)}: ${error} for ${JSON.stringify(request)}\n`);
+      }
+      return this.ask(side, 1);
+    }
+    this.pending[side] = false;
+    this.retries[side] = 0;
+    counts.decisions++;
+    if (battle.ended || battle.log.length !== this.position) this.deliver();
+  }
+
+  // Each player's share of what happened since, then what is asked of whom.
+  deliver() {
+    const {battle} = this;
+    this.distribute();
+    // The request that a capped battle made is never answered, but its view is part of the final observation.
+    const capped = !battle.ended && battle.turn > job.turnCap;
+    for (let side = 0; side < 2; side++) {
+      const request = battle.sides[side].activeRequest;
+      if (!request) continue;
+      if (request.wait || capped) this.show(side, request);
+      else this.ask(side, 0);
+    }
+    if (battle.ended || capped) this.finish(capped, '');
+  }
+
+  distribute() {
+    const {log} = this.battle;
+    for (let i = this.position; i < log.length; i++) {
+      const line = log[i];
+      if (!line.startsWith('|split|p')) {
+        this.hear(0, line);
+        this.hear(1, line);
+        continue;
+      }
+      const owner = line.charCodeAt(8) - 49;
+      this.hear(owner, log[i + 1]);
+      this.hear(1 - owner, log[i + 2]);
+      i += 2;
+    }
+    this.position = this.battle.sentLogPos = log.length;
+  }
+
+  hear(side, line) {
+    if (!line) return;
+    const view = this.views[side], lines = this.lines[side];
+    if (line.includes('\n')) {
+      for (const part of line.split('\n')) this.hear(side, part);
+      return;
+    }
+    if (view) view.line(line);
+    if (lines) lines.push(line);
+  }
+
+  show(side, request) {
+    if (this.views[side]) this.views[side].request(request);
+    if (this.lines[side]) this.lines[side].push(`|request|${JSON.stringify(request)}`);
+  }
+
+  ask(side, retry) {
+    const request = this.battle.sides[side].activeRequest;
+    this.show(side, request);
+    this.pending[side] = true;
+    this.emit(side, request.teamPreview ? PREVIEW : TURN, request, 0, false, false, retry, -1);
+  }
+
+  finish(truncated, error) {
+    const {battle} = this;
+    const winner = truncated || error ? -1 : battle.winner === 'p1' ? 0 : battle.winner === 'p2' ? 1 : 2;
+    for (let side = 0; side < 2; side++) {
+      const won = winner < 0 || winner === 2 ? 0 : winner === side ? 1 : -1;
+      this.emit(side, END, null, won, winner >= 0, winner < 0, 0, winner);
+    }
+    texts.push({
+      finished: [this.index, this.episode, winner, battle.turn, winner < 0 ? 1 : 0, ...this.players, ...this.picks],
+      log: job.logs || error ? spectatorLog(battle) : undefined,
+      error: error || undefined,
+    });
+    counts.battles++;
+    battle.destroy();
+    this.restart();
+  }
+
+  fail(error) {
+    counts.errors++;
+    process.stderr.write(`battle ${this.index}, episode ${this.episode}: ${error.stack}\n`);
+    this.finish(true, String(error.message));
+  }
+
+  emit(side, kind, request, reward, terminated, truncated, retry, winner) {
+    const code = this.players[side];
+    let row = -1;
+    if (!code) {
+      row = frames;
+      reserve(frames + 1);
+      const at = HEADER + frames++ * FRAME;
+      const i = at / 4;
+      int32[i] = this.index;
+      int32[i + 1] = side;
+      int32[i + 2] = kind;
+      int32[i + 3] = this.episode;
+      int32[i + 4] = this.battle.turn;
+      int32[i + 5] = winner;
+      int32[i + 6] = this.picks[side];
+      int32[i + 7] = this.picks[1 - side];
+      float32[(at + AT_REWARD) / 4] = reward + this.shaping(side);
+      const flags = at + AT_FLAGS;
+      bytes[flags] = terminated ? 1 : 0;
+      bytes[flags + 1] = truncated ? 1 : 0;
+      bytes[flags + 2] = retry;
+      bytes[flags + 3] = this.players[1 - side];
+      if (request) mdbo.fillMask(request, bytes, at + AT_MASK);
+      else bytes.fill(0, at + AT_MASK, at + AT_INTS);
+      this.views[side].write(int16, (at + AT_INTS) / 2, float32, (at + AT_FLOATS) / 4);
+    }
+    if (this.lines[side]) {
+      texts.push({row, battle: this.index, side, episode: this.episode, kind, retry, player: code, winner, lines: this.lines[side]});
+      this.lines[side] = [];
+    }
+  }
+
+  // The change of a zero-sum score since this side was last asked; the score is 0 when a battle starts.
+  shaping(side) {
+    if (!job.rewardFaint && !job.rewardHp) return 0;
+    let score = 0;
+    for (let s = 0; s < 2; s++) {
+      const sign = s === side ? 1 : -1;
+      for (const mon of this.battle.turn ? this.battle.sides[s].pokemon : []) {
+        score += sign * (job.rewardHp * (mon.hp / mon.maxhp - 1) - (mon.hp ? 0 : job.rewardFaint));
+      }
+    }
+    const change = score - this.score[side];
+    this.score[side] = score;
+    return change;
+  }
+}
+
+// Which sides a scripted player answers: a fixed pair per battle, or a seeded draw for each new battle. 0 is the caller.
+function opponents(index, episode) {
+  if (job.fixed) return job.fixed[index];
+  let u = mix(mix(job.seed, index, episode), 9, 9) / 2 ** 32;
+  for (const [code, share] of job.mix) {
+    u -= share;
+    if (u < 0) return mix(job.seed, index, episode) & 1 ? [code, 0] : [0, code];
+  }
+  return [0, 0];
+}
+
+function spectatorLog(battle) {
+  const lines = [];
+  for (let i = 0; i < battle.log.length; i++) {
+    if (battle.log[i].startsWith('|split|')) {
+      if (battle.log[i + 2]) lines.push(battle.log[i + 2]);
+      i += 2;
+    } else {
+      lines.push(battle.log[i]);
+    }
+  }
+  return lines.join('\n');
+}
+
+// ---------------------------------------------------------------- the job
+
+// What would otherwise end in a crash or, worse, in a battle with a nameless Pokémon.
+function teamProblem(packed) {
+  const team = Teams.unpack(packed);
+  if (!team) return 'it cannot be unpacked';
+  if (team.length < 4 || team.length > 6) return `it has ${team.length} Pokémon, and VGC teams have 4 to 6`;
+  for (const set of team) {
+    const dex = Dex.forFormat(job.battleFormat);
+    if (!dex.species.get(set.species || set.name).exists) return `"${set.species || set.name}" is no Pokémon`;
+    if (!dex.abilities.get(set.ability).exists) return `${set.species || set.name} has no such ability: "${set.ability}"`;
+    if (set.item && !dex.items.get(set.item).exists) return `${set.species || set.name} holds no such item: "${set.item}"`;
+    for (const move of set.moves) if (!dex.moves.get(move).exists) return `${set.species || set.name} knows no such move: "${move}"`;
+  }
+  return '';
+}
+
+function start(payload) {
+  job = JSON.parse(payload.toString());
+  if (job.dispatch) require('./dispatch').install();
+  job.battleFormat = battleFormat(job.format, job.openTeamSheets);
+  job.view = {id: job.format, openTeamSheets: job.openTeamSheets};
+  reserve(4 * job.battles.length + 4);
+  const problems = [];
+  job.teams.forEach((pool, side) => pool.forEach((packed, i) => {
+    const problem = teamProblem(packed);
+    if (problem) problems.push(`team ${i} of side ${side}: ${problem}`);
+  }));
+  texts.push({ints: INTS, floats: FLOATS, frame: FRAME, pid: process.pid, problems});
+}
+
+for (;;) {
+  const head = readFully(Buffer.alloc(8));
+  const type = head.readInt32LE(0);
+  const payload = readFully(Buffer.alloc(head.readInt32LE(4)));
+  if (type === JOB) start(payload);
+  if (type === START) {
+    for (const [index, episode] of JSON.parse(payload.toString())) tables.set(index, new Table(index, episode));
+  }
+  if (type === ACTIONS) {
+    for (let at = 0; at < payload.length; at += 16) {
+      tables.get(payload.readInt32LE(at)).choose(payload.readInt32LE(at + 4), payload.readInt32LE(at + 8), payload.readInt32LE(at + 12));
+    }
+  }
+  reply();
+}

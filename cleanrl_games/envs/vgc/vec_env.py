@@ -1,0 +1,493 @@
+"""VGCVecEnv: many real Showdown battles in few Node processes, every pending decision in one numpy batch.
+
+    script                    VGCVecEnv                          num_sims × node showdown/sim.js
+    batch = env.recv()  <──   one np.frombuffer-like read   <──  frames: header, mask, ints, floats (fixed size)
+    env.send(keys, act) ──>   16 bytes a decision           ──>  Battle.choose() … until both sides have answered
+
+A *key* is 2·battle + side, the name of a seat. Both seats of every battle are open to the caller unless a poke-env player holds
+one (`opponents`). A battle that ends is reported to each seat (kind END) and restarts by itself; teams and dice depend on
+(seed, battle, episode) only, so the same seed and the same actions give the same frames whatever num_sims is.
+"""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import weakref
+from dataclasses import dataclass
+
+import numpy as np
+
+from cleanrl_games.envs.vgc import install, mdbo
+
+PREVIEW, TURN, END = 0, 1, 2
+NO_WINNER, TIE = -1, 2
+OPPONENTS = ("open", "random", "max_power", "heuristics")  # a seat's code -> who answers it
+JOB, START, ACTIONS = 0, 1, 2  # message types, as in sim.js
+MAGIC = 0x56474331
+HEADER = 32
+# Room for the young objects of many battles: fewer, cheaper collections than with Node's 16 MB.
+NODE_FLAGS = ("--max-semi-space-size=64",)
+FINISHED = np.dtype(
+    [(name, np.int32) for name in ("battle", "episode", "winner", "turns", "truncated", "p1", "p2", "team1", "team2")]
+)
+
+
+class SimDied(Exception):
+    """A Node process ended; VGCVecEnv turns this into truncated battles and a new process, or into an error."""
+
+
+def frame_dtype(ints: int, floats: int) -> np.dtype:
+    """One frame; sim.js writes the same table."""
+    fields = [
+        (name, "<i4") for name in ("battle", "side", "kind", "episode", "turn", "winner", "team", "opponent_team")
+    ]
+    fields += [("reward", "<f4"), ("terminated", "?"), ("truncated", "?"), ("retry", "?"), ("opponent", "u1")]
+    fields += [("slots", "u1", (2, mdbo.SLOT_ACTIONS)), ("pass_rule", "u1"), ("", "u1"), ("ints", "<i2", (ints,))]
+    fields += [("", "<i2")] if ints % 2 else []
+    return np.dtype([*fields, ("floats", "<f4", (floats,))])
+
+
+@dataclass
+class Batch:
+    """What became pending; n rows, numpy views that stay valid as long as they are kept."""
+
+    frames: np.ndarray
+    """(n,) structured: every field below, as it came over the pipe"""
+    finished: np.ndarray
+    """battles that ended, one row each: battle, episode, winner, turns, truncated, who held p1 and p2, teams"""
+    logs: dict[tuple[int, int], str]
+    """(battle, episode) -> the spectator's log, with logs=True"""
+    protocol: dict[int, list[str]]
+    """row -> the protocol lines behind it as a server would have sent them, with protocol=True"""
+    errors: list[str]
+    """sentences about battles or processes that broke off"""
+
+    def __post_init__(self):
+        frames = self.frames
+        self.battle, self.side, self.kind = frames["battle"], frames["side"], frames["kind"]
+        self.episode, self.turn, self.winner = frames["episode"], frames["turn"], frames["winner"]
+        self.team, self.opponent_team, self.opponent = frames["team"], frames["opponent_team"], frames["opponent"]
+        self.reward, self.terminated, self.truncated = frames["reward"], frames["terminated"], frames["truncated"]
+        self.retry = frames[
+            "retry"
+        ]  # the last answer was unavailable for a hidden reason: the same step is asked again
+        self.slots, self.pass_rule = frames["slots"], frames["pass_rule"]  # (n, 2, 45), (n,)
+        self.ints, self.floats = frames["ints"], frames["floats"]  # (n, INTS) int16, (n, FLOATS) float32
+        self.key = 2 * self.battle + self.side
+        self.decisions = np.flatnonzero(self.kind != END)  # rows to answer
+        self.ends = np.flatnonzero(self.kind == END)  # rows that close an episode and carry its last observation
+
+    def __len__(self) -> int:
+        return len(self.frames)
+
+    @property
+    def mask(self) -> np.ndarray:
+        """(n, 2025) bool; of a preview only the first 90 can be set, of an end none."""
+        joint = mdbo.joint_mask(self.slots, self.pass_rule)
+        preview = self.kind == PREVIEW
+        if preview.any():
+            joint[preview] = False
+            joint[preview, : mdbo.NUM_PREVIEWS] = self.slots[preview].reshape(-1, 2 * mdbo.SLOT_ACTIONS).astype(bool)
+        return joint
+
+
+class Sim:
+    """One Node process and the two pipes to it. Every message gets one reply; `outstanding` counts those not yet read."""
+
+    def __init__(self, number: int, job: dict, timeout: float):
+        self.number, self.timeout, self.outstanding = number, timeout, 0
+        self.dtype: np.dtype | None = None
+        self.counters = np.zeros(5, np.int64)  # decisions, battles, invalid, unavailable, errors
+        folder = install.ensure_showdown()
+        to_node, self.write_fd = os.pipe()
+        self.read_fd, from_node = os.pipe()
+        self.stderr = tempfile.TemporaryFile()  # noqa: SIM115 (not a pipe: one that nobody reads would stop the process one day)
+        script = install.SHOWDOWN_SOURCES / "sim.js"
+        command = install.node_command(script, str(to_node), str(from_node), flags=NODE_FLAGS)
+        self.process = subprocess.Popen(
+            command,
+            pass_fds=(to_node, from_node),
+            env=install.node_env(folder),
+            stdin=subprocess.DEVNULL,
+            stdout=self.stderr,
+            stderr=self.stderr,
+        )
+        os.close(to_node)
+        os.close(from_node)
+        self.closer = weakref.finalize(self, close_process, self.process, self.write_fd, self.read_fd, self.stderr)
+        self.poll = select.poll()
+        self.poll.register(self.read_fd, select.POLLIN)
+        self.send(JOB, json.dumps(job).encode())
+
+    def send(self, kind: int, payload: bytes) -> None:
+        self.outstanding += 1
+        data = memoryview(np.array([kind, len(payload)], "<i4").tobytes() + payload)
+        try:
+            while data:
+                data = data[os.write(self.write_fd, data) :]
+        except BrokenPipeError:
+            pass  # the process is gone: the read that follows every send says so
+
+    def fill(self, buffer: memoryview) -> None:
+        while buffer:
+            if not self.poll.poll(1000 * self.timeout):
+                raise TimeoutError(
+                    f"Node process {self.process.pid} of VGCVecEnv gave no answer for {self.timeout:.0f} s. "
+                    f"It said: {self.said() or 'nothing'}"
+                )
+            got = os.readv(self.read_fd, [buffer])
+            if not got:
+                raise SimDied
+            buffer = buffer[got:]
+
+    def read(self) -> tuple[np.ndarray, list[dict]]:
+        header = np.empty(HEADER // 4, "<i4")
+        self.fill(memoryview(header).cast("B"))
+        if header[0] != MAGIC:
+            raise RuntimeError(
+                f"Node process {self.process.pid} sent something that is no reply. It said: {self.said()}"
+            )
+        self.outstanding -= 1
+        self.counters = header[3:].astype(np.int64)
+        frames = np.empty(header[1], self.dtype or np.dtype("u1"))
+        self.fill(memoryview(frames.view("u1")).cast("B"))
+        text = bytearray(header[2])
+        self.fill(memoryview(text))
+        return frames, json.loads(text) if text else []
+
+    def said(self) -> str:
+        size = os.fstat(self.stderr.fileno()).st_size
+        return os.pread(self.stderr.fileno(), 4000, max(0, size - 4000)).decode(errors="replace").strip()
+
+    def close(self) -> None:
+        self.closer()
+
+
+def close_process(process: subprocess.Popen, write_fd: int, read_fd: int, stderr) -> None:
+    os.close(write_fd)  # the process ends by itself when its pipe closes
+    os.close(read_fd)
+    try:
+        process.wait(2)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    stderr.close()
+
+
+class VGCVecEnv:
+    """
+    num_battles: battles played at the same time, spread over num_sims Node processes
+    battle_format: a VGC format of the installed simulator; old spellings (gen9vgc2023regulationc) are understood
+    teams: a TeamPool, a list of packed teams, or a pair of those (one for each side); None takes the shipped training teams
+    open_team_sheets: both sheets are known from preview on, as in official play; else only what a battle reveals
+    turn_cap: a battle that goes on after this many turns ends as truncated
+    reward_faint, reward_hp: optional shaping, zero-sum: for each faint, and for each full bar of HP, of the opponent minus one's own
+    opponents: seats held by poke-env's players. {"heuristics": 0.25, …}: the share of battles, drawn anew (with the seat) for
+        each battle; or one pair a battle, e.g. [("open", "random"), …]. Names: random, max_power, heuristics
+    protocol, logs: also hand over each decision's protocol lines, each battle's log
+    """
+
+    def __init__(
+        self,
+        num_battles: int = 64,
+        num_sims: int = 1,
+        battle_format: str = "gen9vgc2024regg",
+        teams=None,
+        open_team_sheets: bool = True,
+        seed: int = 1,
+        turn_cap: int = 100,
+        reward_faint: float = 0.0,
+        reward_hp: float = 0.0,
+        opponents=None,
+        fast_dispatch: bool = True,
+        protocol: bool = False,
+        logs: bool = False,
+        timeout: float = 300.0,
+    ):
+        if num_battles < 1 or not 1 <= num_sims <= num_battles:
+            raise ValueError(
+                f"VGCVecEnv needs 1 <= num_sims <= num_battles, not num_sims={num_sims}, num_battles={num_battles}."
+            )
+        self.sims: list[Sim] = []
+        self.num_battles, self.num_sims, self.timeout = num_battles, num_sims, timeout
+        self.battle_format = install.normalize_format(battle_format)
+        self.baselines = None
+        self.backlog: list[np.ndarray] = []
+        self.backlog_finished: list[list[int]] = []
+        self.backlog_errors: list[str] = []
+        self.restarts = 0
+        fixed, shares = read_opponents(opponents, num_battles)
+        self.job = {
+            "format": self.battle_format,
+            "teams": read_teams(teams, self.battle_format),
+            "openTeamSheets": open_team_sheets,
+            "seed": seed,
+            "turnCap": turn_cap,
+            "rewardFaint": reward_faint,
+            "rewardHp": reward_hp,
+            "dispatch": fast_dispatch,
+            "protocol": protocol,
+            "logs": logs,
+            "fixed": fixed,
+            "mix": shares,
+        }
+        if fixed or shares:
+            from cleanrl_games.envs.vgc.baselines import Baselines
+
+            self.baselines = Baselines(self.battle_format, seed)
+        self.pending = np.zeros(2 * num_battles, bool)
+        self.episodes = np.zeros(num_battles, np.int32)
+        self.sims = [self.spawn(number) for number in range(num_sims)]
+        try:
+            for sim in self.sims:
+                self.begin(sim)
+        except BaseException:
+            self.close()
+            raise
+        self.dtype = self.sims[0].dtype
+        self.num_ints, self.num_floats = self.dtype["ints"].shape[0], self.dtype["floats"].shape[0]
+        self.last = np.zeros(2 * num_battles, self.dtype)  # the newest frame of every seat
+        self.last["kind"] = END
+
+    # ------------------------------------------------------------------------------------------------------------ processes
+
+    def spawn(self, number: int) -> Sim:
+        battles = list(range(number, self.num_battles, self.num_sims))
+        return Sim(number, {**self.job, "battles": battles}, self.timeout)
+
+    def begin(self, sim: Sim) -> None:
+        """Waits until a fresh process knows its job, then lets its battles start."""
+        try:
+            _, texts = sim.read()
+        except SimDied:
+            raise RuntimeError(f"Showdown's simulator did not start. {self.cause(sim)}") from None
+        if texts[0]["problems"]:
+            shown = "; ".join(texts[0]["problems"][:5])
+            raise ValueError(
+                f"These teams cannot be played: {shown}. Read them through TeamPool, which names every fault."
+            )
+        sim.dtype = frame_dtype(texts[0]["ints"], texts[0]["floats"])
+        if sim.dtype.itemsize != texts[0]["frame"]:
+            raise RuntimeError(
+                f"sim.js writes frames of {texts[0]['frame']} bytes, vec_env.py reads {sim.dtype.itemsize}: their tables differ."
+            )
+        battles = range(sim.number, self.num_battles, self.num_sims)
+        sim.send(START, json.dumps([[battle, int(self.episodes[battle])] for battle in battles]).encode())
+
+    def cause(self, sim: Sim) -> str:
+        """How a process ended, in words; its cache may be at fault, which deleting the folder repairs."""
+        code = sim.process.wait(10)
+        ended = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        said = sim.said()
+        hint = (
+            f" Delete {install.showdown_path()} to install it anew."
+            if "Cannot find module" in said or "SyntaxError" in said
+            else ""
+        )
+        return f"Node process {sim.process.pid} ended ({ended}).{hint} It said: {said or 'nothing'}"
+
+    def bury(self, sim: Sim) -> None:
+        """A process is gone: its battles are truncated where they stood, and a new process plays on with new episodes."""
+        cause = self.cause(sim)
+        if sim.process.returncode >= 0:  # not killed: it threw, and would throw again
+            raise RuntimeError(f"A simulator process failed. {cause}")
+        self.restarts += 1
+        if self.restarts > 3 * self.num_sims and self.restarts > self.stats()["battles"]:
+            raise RuntimeError(
+                f"Simulator processes die faster than they play: {self.restarts} ended. The last: {cause}"
+            )
+        battles = np.arange(sim.number, self.num_battles, self.num_sims)
+        keys = np.concatenate([2 * battles, 2 * battles + 1])
+        frames = self.last[keys[self.last["kind"][keys] != END]]
+        frames["kind"], frames["truncated"], frames["terminated"], frames["retry"] = END, True, False, False
+        frames["reward"], frames["winner"], frames["slots"] = 0.0, NO_WINNER, 0
+        self.backlog.append(frames)
+        for battle in battles:
+            self.backlog_finished.append([battle, self.episodes[battle], NO_WINNER, 0, 1, 0, 0, -1, -1])
+        self.backlog_errors.append(f"{cause} Its {len(battles)} battles are truncated; a new process plays on.")
+        print(self.backlog_errors[-1], file=sys.stderr, flush=True)
+        self.pending[keys] = False
+        self.episodes[battles] += 1
+        sim.close()
+        self.sims[sim.number] = self.spawn(sim.number)
+        self.begin(self.sims[sim.number])
+
+    # ---------------------------------------------------------------------------------------------------------- recv and send
+
+    def recv(self, wait: str = "all") -> Batch:
+        """Every decision that became pending. wait="all" lets each process finish what it was sent first, so that the order of
+        rows depends on nothing but the seed and the actions; wait="any" returns as soon as one process has answered."""
+        frames, finished, errors, protocol, logs = self.backlog, self.backlog_finished, self.backlog_errors, {}, {}
+        self.backlog, self.backlog_finished, self.backlog_errors = [], [], []
+        deadline = time.monotonic() + self.timeout
+        while True:
+            busy = [sim for sim in self.sims if sim.outstanding]
+            if (frames or finished) and (wait == "any" or not busy):
+                break
+            if not busy:
+                raise RuntimeError(
+                    f"Nothing to wait for: {self.pending.sum()} decisions are pending and none was answered with send()."
+                )
+            for sim in self.ready(busy, deadline):
+                try:
+                    got, texts = sim.read()
+                except SimDied:
+                    self.bury(sim)
+                    frames, finished, errors = (
+                        frames + self.backlog,
+                        finished + self.backlog_finished,
+                        errors + self.backlog_errors,
+                    )
+                    self.backlog, self.backlog_finished, self.backlog_errors = [], [], []
+                    continue
+                offset = sum(map(len, frames))
+                if len(got):
+                    frames.append(got)
+                    self.episodes[got["battle"]] = got["episode"]
+                self.note(sim, texts, offset, finished, errors, protocol, logs)
+        joined = frames[0] if len(frames) == 1 else np.concatenate([np.empty(0, self.dtype), *frames])
+        batch = Batch(joined, np.array([tuple(row) for row in finished], FINISHED), logs, protocol, errors)
+        self.last[batch.key] = joined
+        self.pending[batch.key] = batch.kind != END  # a battle's end and its successor's preview come in this order
+        return batch
+
+    def ready(self, busy: list[Sim], deadline: float) -> list[Sim]:
+        poll = select.poll()
+        for sim in busy:
+            poll.register(sim.read_fd, select.POLLIN | select.POLLHUP)
+        events = {fd for fd, _ in poll.poll(max(0.0, deadline - time.monotonic()) * 1000)}
+        if not events:
+            names = ", ".join(str(sim.process.pid) for sim in busy)
+            raise TimeoutError(
+                f"Node processes {names} of VGCVecEnv gave no answer for {self.timeout:.0f} s. They said: {busy[0].said()}"
+            )
+        return [sim for sim in busy if sim.read_fd in events]
+
+    def note(self, sim: Sim, texts: list[dict], offset: int, finished, errors, protocol, logs) -> None:
+        """Files a reply's text: finished battles, logs, protocol lines, and what scripted players are asked."""
+        answers = []
+        for text in texts:
+            if "finished" in text:
+                row = text["finished"]
+                finished.append(row)
+                self.episodes[row[0]] = row[1] + 1
+                if "log" in text:
+                    logs[row[0], row[1]] = text["log"]
+                if "error" in text:
+                    errors.append(f"Battle {row[0]}, episode {row[1]} broke off inside the simulator: {text['error']}")
+            elif text["player"]:
+                action = self.baselines.answer(text, OPPONENTS[text["player"]])
+                if action is not None:
+                    answers.append((text["battle"], text["side"], action, text["episode"]))
+            else:
+                protocol[offset + text["row"]] = text["lines"]
+        if answers:
+            sim.send(ACTIONS, np.array(answers, "<i4").tobytes())
+
+    def send(self, keys, actions) -> None:
+        """Answers any subset of the pending decisions: keys are `batch.key` rows, actions MDBO numbers (previews: 0–89)."""
+        keys, actions = np.asarray(keys, np.int64).reshape(-1), np.asarray(actions, np.int64).reshape(-1)
+        if len(keys) != len(actions):
+            raise ValueError(
+                f"send() got {len(keys)} keys and {len(actions)} actions; every decision takes one action."
+            )
+        self.check(keys, actions)
+        self.pending[keys] = False
+        rows = np.empty((len(keys), 4), "<i4")
+        rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3] = keys // 2, keys % 2, actions, self.last["episode"][keys]
+        for sim in self.sims:
+            mine = rows if self.num_sims == 1 else rows[rows[:, 0] % self.num_sims == sim.number]
+            if len(mine):
+                sim.send(ACTIONS, mine.tobytes())
+
+    def check(self, keys: np.ndarray, actions: np.ndarray) -> None:
+        known = (keys >= 0) & (keys < len(self.pending))
+        if not known.all() or not self.pending[keys].all() or len(np.unique(keys)) != len(keys):
+            bad = (
+                [int(key) for key in keys[~known]]
+                or sorted({int(key) for key in keys if not self.pending[key]})
+                or "some twice"
+            )
+            raise ValueError(
+                f"send() got keys without a pending decision: {bad}. Answer rows `batch.decisions` of a recv(), once each."
+            )
+        slots, preview = self.last["slots"][keys], self.last["kind"][keys] == PREVIEW
+        inside = (actions >= 0) & (actions < np.where(preview, mdbo.NUM_PREVIEWS, mdbo.NUM_ACTIONS))
+        first, second = np.divmod(np.where(inside, actions, 0), mdbo.SLOT_ACTIONS)
+        row, rule = np.arange(len(keys)), self.last["pass_rule"][keys]
+        legal = (slots[row, 0, first] & slots[row, 1, second]).astype(bool) & mdbo.PAIRS[first, second]
+        legal &= (rule == mdbo.NO_PASS_RULE) | (rule == mdbo.PASSES[first, second])
+        legal = np.where(
+            preview, slots.reshape(len(keys), -1)[row, np.where(inside & preview, actions, 0)].astype(bool), legal
+        )
+        if not (legal & inside).all():
+            at = int(np.flatnonzero(~(legal & inside))[0])
+            kind = "preview" if preview[at] else "turn"
+            raise ValueError(
+                f"Action {actions[at]} is not legal in the {kind} decision of battle {keys[at] // 2}, side {keys[at] % 2}: "
+                "sample from batch.mask."
+            )
+
+    # -------------------------------------------------------------------------------------------------------------------- rest
+
+    def stats(self) -> dict[str, int]:
+        """Counters of the processes that live now: decisions, battles, invalid and unavailable choices, broken battles."""
+        total = sum((sim.counters for sim in self.sims), np.zeros(5, np.int64))
+        return dict(zip(("decisions", "battles", "invalid", "unavailable", "errors"), map(int, total)))
+
+    def pids(self) -> list[int]:
+        return [sim.process.pid for sim in self.sims]
+
+    def close(self) -> None:
+        for sim in self.sims:
+            sim.close()
+        self.sims = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+def read_teams(teams, battle_format: str) -> list[list[str]]:
+    """Packed teams for each side from whatever the caller gave."""
+    if teams is None:
+        from cleanrl_games.envs.vgc.teams import TeamPool
+
+        teams = TeamPool("shipped", battle_format)
+    pair = teams if isinstance(teams, tuple) and len(teams) == 2 else (teams, teams)
+    packed = [list(getattr(pool, "packed", pool)) for pool in pair]
+    for side, pool in enumerate(packed):
+        if not pool:
+            raise ValueError(
+                f"Side {side} has no teams: give VGCVecEnv a TeamPool with at least one team, or a list of packed teams."
+            )
+        if not all(isinstance(team, str) and team for team in pool):
+            raise ValueError(
+                "A team given to VGCVecEnv must be a packed team (one line of text); TeamPool reads PokePaste files."
+            )
+    return packed
+
+
+def read_opponents(opponents, num_battles: int) -> tuple[list | None, list]:
+    """-> (a pair of codes for each battle, or None), (a share for each code)."""
+    codes = {name: code for code, name in enumerate(OPPONENTS)}
+    names = list(opponents) if isinstance(opponents, dict) else [name for pair in opponents or [] for name in pair]
+    unknown = sorted({str(name) for name in names if name is not None and name not in codes})
+    if unknown:
+        raise ValueError(f"Unknown opponents {', '.join(unknown)}: choose from {', '.join(OPPONENTS)}.")
+    if not opponents:
+        return None, []
+    if isinstance(opponents, dict):
+        if sum(opponents.values()) > 1 + 1e-9:
+            raise ValueError(f"The shares of opponents sum to {sum(opponents.values())}, more than every battle.")
+        return None, [[codes[name], share] for name, share in opponents.items() if codes[name]]
+    if len(opponents) != num_battles:
+        raise ValueError(f"opponents has {len(opponents)} pairs for {num_battles} battles; give one pair for each.")
+    return [[codes[name or "open"] for name in pair] for pair in opponents], []
