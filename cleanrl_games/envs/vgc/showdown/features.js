@@ -18,7 +18,7 @@ class PlayerView extends BattleView {
     const plain = !mon.terastallized || mon.tera === vocab.STELLAR;
     const changed = slot !== null && slot.typesChanged;
     ints[at] = species;
-    ints[at + 1] = slot && slot.suppressed ? vocab.NONE : (slot && slotIndex > 1 && slot.ability) || mon.ability;
+    ints[at + 1] = slot && slot.suppressed ? vocab.NONE : slot && slotIndex > 1 ? this.abilityOf(slot) : mon.ability;
     ints[at + 2] = mon.item;
     ints[at + 3] = mon.lostItem;
     ints[at + 4] = !plain ? mon.tera : changed ? slot.types[0] : facts[0];

@@ -1,11 +1,10 @@
 'use strict';
 // One player's knowledge of a battle, built from exactly what a server sends that player: protocol lines and requests.
-// Simulator objects never come in here, so nothing hidden can leak.
-const {Beliefs} = require('./beliefs.js');
-const {COLUMNS, LAYOUT, VOLATILE, VOLATILES} = require('./columns.js');
+const {COLUMNS, LAYOUT, VOLATILE} = require('./columns.js');
+const {Roster} = require('./roster.js');
 const vocab = require('./vocabulary.js');
 
-const {STATUS, BOOST} = vocab;
+const {STATUS} = vocab;
 const FIELD = LAYOUT.groups.field;
 const HISTORY = COLUMNS.groups.find(group => group.name === 'history').rows;
 
@@ -22,10 +21,6 @@ const BINDING = new Set(['Bind', 'Clamp', 'Fire Spin', 'Infestation', 'Magma Sto
   'Thunder Cage', 'Whirlpool', 'Wrap']);
 const STALLS = new Set(['Protect', 'Endure', 'Wide Guard', 'Quick Guard']);
 const SHIELDS = new Set(['Protect', 'Wide Guard', 'Quick Guard']);
-// What Baton Pass hands on; Shed Tail hands on the Substitute alone.
-const PASSED = ['substitute', 'confusion', 'leech_seed', 'perish', 'heal_block', 'focus_energy', 'magnet_rise',
-  'no_escape', 'curse'].map(name => VOLATILE[name]);
-
 const WEATHER = {
   SunnyDay: 'sun', RainDance: 'rain', Sandstorm: 'sand', Snowscape: 'snow', Snow: 'snow', Hail: 'snow',
   DesolateLand: 'harsh_sun', PrimordialSea: 'heavy_rain', DeltaStream: 'strong_winds',
@@ -55,115 +50,7 @@ function bare(effect) {
   return effect;
 }
 
-class Mon {
-  constructor(name, species, level) {
-    this.name = name;
-    this.species = species;
-    this.level = level;
-    this.hp = 1;
-    this.maxhp = 0;
-    this.status = 0;
-    this.statusTurns = 0;
-    this.fainted = false;
-    this.shown = false;
-    this.ability = 0;
-    this.item = 0;
-    this.lostItem = 0;
-    this.tera = 0;
-    this.terastallized = false;
-    this.moves = [];
-    this.uses = [];
-    this.ppLeft = null; // own side: move id -> fraction, as told by requests
-    this.belief = null;
-    this.learnFrom(species);
-  }
-
-  // A species with a single ability has no secret.
-  learnFrom(species) {
-    const abilities = vocab.abilitiesOf(species);
-    if (abilities.length === 1) this.ability = abilities[0];
-  }
-
-  reveal(move) {
-    let index = this.moves.indexOf(move);
-    if (index < 0 && this.moves.length < 4) {
-      index = this.moves.push(move) - 1;
-      this.uses.push(0);
-    }
-    return index;
-  }
-}
-
-class Slot {
-  constructor() {
-    this.mon = null;
-    this.snapshot = null;
-    this.volatile = new Float32Array(VOLATILES);
-    this.types = [0, 0];
-    this.clear();
-  }
-
-  clear() {
-    this.volatile.fill(0);
-    this.species = 0; // appearance while it differs from the Pokémon's own species
-    this.typesChanged = false;
-    this.type3 = 0;
-    this.ability = 0; // ability while it differs from the Pokémon's own
-    this.suppressed = false;
-    this.lastMove = 0;
-    this.disabledMove = 0;
-    this.ends = 0; // ends of turn since it came in
-    this.actions = 0; // times it was its turn to move
-    this.protects = 0;
-    this.protectsBefore = 0;
-    this.hitBy = null;
-  }
-}
-
-class BattleView {
-  constructor(side, format) {
-    this.me = side.charCodeAt(1);
-    this.format = format;
-    this.slots = [new Slot(), new Slot(), new Slot(), new Slot()];
-    this.own = new Map(); // name -> Mon
-    this.opp = [];
-    this.oppByName = new Map();
-    this.req = null;
-    this.turn = 0;
-    this.picks = 4;
-    this.sheets = false;
-    this.oppTera = false;
-    this.ownTera = false;
-    this.deceivers = false; // the opponent may have an Illusion
-    this.weather = -1;
-    this.weatherEnds = 0;
-    this.terrain = -1;
-    this.terrainEnds = 0;
-    this.rooms = new Int8Array(4).fill(-1); // ends of turn since it began, -1 off
-    this.sides = [new Int8Array(13).fill(-1), new Int8Array(13).fill(-1)]; // the same; layers - 1 for spikes
-    this.history = [];
-    this.event = null;
-    this.beliefs = new Beliefs(this);
-  }
-
-  slotOf(ident) {
-    if (ident.charCodeAt(0) !== 112 || ident.charCodeAt(3) !== 58) return -1; // p??:
-    return (ident.charCodeAt(1) === this.me ? 0 : 2) + ident.charCodeAt(2) - 97;
-  }
-
-  // The Pokémon behind "p1a: Name" or, off the field, "p1: Name".
-  monOf(ident) {
-    const slot = this.slotOf(ident);
-    if (slot >= 0) return this.slots[slot].mon;
-    const name = ident.slice(ident.indexOf(':') + 2);
-    const table = ident.charCodeAt(1) === this.me ? this.own : this.oppByName;
-    return table.get(name) || null;
-  }
-
-  appearance(slot) {
-    return slot.species || (slot.mon ? slot.mon.species : 0);
-  }
-
+class BattleView extends Roster {
   line(text) {
     const args = text.split('|');
     switch (args[1]) {
@@ -172,6 +59,7 @@ class BattleView {
     case 'switch': case 'drag': return this.enter(args);
     case 'faint': return this.faint(args);
     case 'upkeep': return this.upkeep();
+    case '': this.beliefs.pause(); return;
     case 'turn': this.turn = +args[2]; this.beliefs.turn(); return;
     case '-boost': return this.boost(args, 1);
     case '-unboost': return this.boost(args, -1);
@@ -212,225 +100,6 @@ class BattleView {
     case 'teampreview': if (args[2]) this.picks = +args[2]; return;
     case 'showteam': return this.sheet(args);
     }
-  }
-
-  // --- who is where -------------------------------------------------------------------------------------------------
-
-  poke(args) {
-    if (args[2].charCodeAt(1) === this.me) return;
-    const {species, level} = vocab.details(args[3]);
-    const mon = new Mon('', species, level);
-    this.opp.push(mon);
-    this.beliefs.adopt(mon);
-    if (vocab.abilitiesOf(species).includes(vocab.ILLUSION)) this.deceivers = true;
-  }
-
-  sheet(args) {
-    if (args[2].charCodeAt(1) === this.me) return;
-    this.sheets = true;
-    for (const entry of vocab.sheet(args.slice(3).join('|'))) {
-      const mon = this.opp.find(other => vocab.sameSpecies(other.species, entry.species));
-      mon.species = entry.species;
-      mon.item = entry.item;
-      mon.ability = entry.ability;
-      mon.tera = entry.tera;
-      mon.moves = entry.moves;
-      mon.uses = entry.moves.map(() => 0);
-      this.beliefs.adopt(mon);
-    }
-  }
-
-  // Species Clause: the dex number tells apart all Pokémon of a team, whatever forme or nickname they show.
-  find(mine, name, details) {
-    const {species, level} = vocab.details(details);
-    if (mine) {
-      if (!this.own.has(name)) this.own.set(name, new Mon(name, species, level));
-      return this.own.get(name);
-    }
-    let mon = this.opp.find(other => vocab.sameSpecies(other.species, species));
-    if (!mon) {
-      mon = new Mon(name, species, level);
-      this.opp.push(mon);
-      this.beliefs.adopt(mon);
-    }
-    mon.name = name;
-    this.oppByName.set(name, mon);
-    if (mon.species !== species) this.changeSpecies(mon, species);
-    return mon;
-  }
-
-  changeSpecies(mon, species) {
-    mon.species = species;
-    if (!this.sheets || vocab.abilitiesOf(species).length === 1) mon.learnFrom(species);
-    this.beliefs.adopt(mon);
-  }
-
-  enter(args) {
-    const index = this.slotOf(args[2]);
-    const slot = this.slots[index];
-    const mon = this.find(index < 2, args[2].slice(5), args[3]);
-    const passed = args[5] === '[from] Baton Pass' ? PASSED.map(column => slot.volatile[column]) : null;
-    const boosts = passed ? slot.volatile.slice(0, 7) : null;
-    const doll = args[5] === '[from] Shed Tail' && slot.volatile[VOLATILE.substitute];
-    this.leave(index);
-    slot.mon = mon;
-    slot.clear();
-    if (passed) {
-      slot.volatile.set(boosts);
-      PASSED.forEach((column, i) => { slot.volatile[column] = passed[i]; });
-    }
-    if (doll) slot.volatile[VOLATILE.substitute] = 1;
-    if (mon.status === STATUS.tox) mon.statusTurns = 0;
-    slot.snapshot = index > 1 && this.deceivers ? {...mon, moves: mon.moves.slice(), uses: mon.uses.slice()} : null;
-    if (slot.snapshot) slot.snapshot.belief = {...mon.belief};
-    mon.shown = true;
-    this.condition(mon, args[4]);
-    const tera = args[3].indexOf(', tera:');
-    if (tera >= 0 && index > 1) {
-      mon.tera = vocab.type(args[3].slice(tera + 7));
-      mon.terastallized = true;
-    }
-    this.push(index, 0, -1, 1, 0);
-    this.beliefs.entered(index);
-  }
-
-  // A Commander comes out when its Dondozo is gone.
-  leave(index) {
-    this.slots[index ^ 1].volatile[VOLATILE.commander] = 0;
-  }
-
-  // An Illusion ends: what was seen since this Pokémon came in belongs to it, not to the one it posed as.
-  replace(args) {
-    const index = this.slotOf(args[2]);
-    const slot = this.slots[index];
-    const real = this.find(index < 2, args[2].slice(5), args[3]);
-    const posed = slot.mon;
-    slot.mon = real;
-    real.shown = true;
-    if (index < 2 || posed === real || !slot.snapshot) return;
-    const before = slot.snapshot;
-    slot.snapshot = null;
-    for (const key of ['hp', 'status', 'statusTurns', 'fainted']) real[key] = posed[key];
-    if (posed.item !== before.item) real.item = posed.item;
-    if (posed.lostItem !== before.lostItem) real.lostItem = posed.lostItem;
-    if (posed.terastallized && !before.terastallized) {
-      real.terastallized = true;
-      real.tera = posed.tera;
-    }
-    posed.moves.forEach((move, i) => {
-      const uses = posed.uses[i] - (before.uses[i] || 0);
-      const at = uses > 0 ? real.reveal(move) : -1;
-      if (at >= 0) real.uses[at] += uses;
-    });
-    real.ability = vocab.ILLUSION;
-    Object.assign(posed, before);
-  }
-
-  swap(args) {
-    const index = this.slotOf(args[2]);
-    const base = index & 2;
-    if (index - base === +args[3]) return;
-    [this.slots[base], this.slots[base + 1]] = [this.slots[base + 1], this.slots[base]];
-    this.beliefs.disturb();
-  }
-
-  faint(args) {
-    const index = this.slotOf(args[2]);
-    const slot = this.slots[index];
-    slot.mon.hp = 0;
-    slot.mon.fainted = true;
-    slot.mon.status = 0;
-    if (slot.hitBy) slot.hitBy.faints++;
-    this.leave(index);
-    slot.clear();
-  }
-
-  // --- health, status, boosts ---------------------------------------------------------------------------------------
-
-  condition(mon, text) {
-    const slash = text.indexOf('/');
-    if (slash < 0) { // "0 fnt"
-      mon.hp = 0;
-      mon.fainted = true;
-      mon.status = 0;
-      return;
-    }
-    const space = text.indexOf(' ', slash);
-    mon.maxhp = parseInt(text.slice(slash + 1), 10);
-    mon.hp = +text.slice(0, slash) / mon.maxhp;
-    mon.fainted = false;
-    this.status(mon, space < 0 ? 0 : STATUS[text.slice(space + 1)] || 0);
-  }
-
-  status(mon, status) {
-    if (mon.status === status) return;
-    mon.status = status;
-    mon.statusTurns = 0;
-  }
-
-  health(args) {
-    const mon = this.monOf(args[2]);
-    const index = this.slotOf(args[2]);
-    const before = mon.hp;
-    this.condition(mon, args[3]);
-    const direct = args.length === 4;
-    if (direct && args[1] === '-damage' && index >= 0 && this.event) {
-      if (index < 2) this.event.damageOwn += before - mon.hp;
-      else this.event.damageOpp += before - mon.hp;
-      this.slots[index].hitBy = mon.hp > 0 ? null : this.event;
-    }
-    if (!direct) this.cause(args, 4);
-    this.beliefs.health(index, mon, args, before);
-  }
-
-  setStatus(args) {
-    const mon = this.monOf(args[2]);
-    this.status(mon, STATUS[args[3]] || 0);
-    const index = this.slotOf(args[2]);
-    if (mon.status === STATUS.slp && index >= 0) this.slots[index].volatile[VOLATILE.yawn] = 0;
-    this.cause(args, 4);
-  }
-
-  cure(args) {
-    const mon = this.monOf(args[2]);
-    if (mon) this.status(mon, 0);
-    this.cause(args, 4);
-  }
-
-  cureTeam(args) {
-    const mine = args[2].charCodeAt(1) === this.me;
-    for (const mon of mine ? this.own.values() : this.opp) this.status(mon, 0);
-  }
-
-  boost(args, sign) {
-    const boosts = this.slots[this.slotOf(args[2])].volatile;
-    const stat = BOOST[args[3]];
-    boosts[stat] = Math.max(-6, Math.min(6, boosts[stat] + sign * args[4]));
-  }
-
-  otherBoost(args) {
-    if (args[1] === '-clearallboost') {
-      for (const slot of this.slots) slot.volatile.fill(0, 0, 7);
-      return;
-    }
-    const boosts = this.slots[this.slotOf(args[2])].volatile;
-    switch (args[1]) {
-    case '-setboost': boosts[BOOST[args[3]]] = +args[4]; break;
-    case '-clearboost': boosts.fill(0, 0, 7); break;
-    case '-clearpositiveboost': for (let i = 0; i < 7; i++) boosts[i] = Math.min(0, boosts[i]); break;
-    case '-clearnegativeboost': for (let i = 0; i < 7; i++) boosts[i] = Math.max(0, boosts[i]); break;
-    case '-invertboost': for (let i = 0; i < 7; i++) boosts[i] = boosts[i] ? -boosts[i] : 0; break;
-    case '-copyboost': { // the first one takes over the stages of the second
-      boosts.set(this.slots[this.slotOf(args[3])].volatile.subarray(0, 7));
-      break;
-    }
-    case '-swapboost': {
-      const others = this.slots[this.slotOf(args[3])].volatile;
-      const named = args[4] && !args[4].startsWith('[') ? args[4].split(', ').map(stat => BOOST[stat]) : null;
-      for (const i of named || [0, 1, 2, 3, 4, 5, 6]) [boosts[i], others[i]] = [others[i], boosts[i]];
-    }
-    }
-    this.cause(args, 3);
   }
 
   // --- actions ------------------------------------------------------------------------------------------------------
@@ -600,6 +269,7 @@ class BattleView {
     const effect = bare(args[3]);
     if (args[3].startsWith('ability: ')) {
       if (effect === 'Symbiosis') this.handOver(args, index);
+      if (effect === 'Mummy' || effect === 'Lingering Aroma') this.infect(args, effect);
       if (effect === 'Commander') slot.volatile[VOLATILE.commander] = 1;
       this.showAbility(index, effect);
     } else if (BINDING.has(effect)) {
@@ -616,6 +286,13 @@ class BattleView {
     this.beliefs.activated(index, args[3]);
   }
 
+  // |-activate|HOLDER|ability: Mummy|VICTIM|[ability] OLD
+  infect(args, effect) {
+    const index = this.slotOf(args[4]);
+    this.showAbility(index, args[5].slice(10));
+    this.slots[index].ability = vocab.ability(effect);
+  }
+
   skillSwap(args, index) {
     const other = this.slotOf(args[args.length - 1].slice(5));
     if (other < 0) return;
@@ -627,9 +304,8 @@ class BattleView {
       this.slots[other].ability = vocab.ability(names[1]);
     } else {
       const [first, second] = [this.abilityOf(this.slots[index]), this.abilityOf(this.slots[other])];
-      this.slots[index].ability = second;
-      this.slots[other].ability = first;
-      this.beliefs.muddle(index, other);
+      this.slots[index].ability = second || -1; // -1: swapped, and nobody said what it is
+      this.slots[other].ability = first || -1;
     }
   }
 
@@ -666,7 +342,7 @@ class BattleView {
     const into = this.slots[this.slotOf(args[3])];
     if (args[4] === '[from] ability: Imposter') this.showAbility(index, 'Imposter');
     slot.species = this.appearance(into);
-    slot.ability = this.abilityOf(into);
+    slot.ability = this.abilityOf(into) || -1;
     slot.volatile.set(into.volatile.subarray(0, 7));
     slot.volatile[VOLATILE.transformed] = 1;
     slot.typesChanged = into.typesChanged;
@@ -743,7 +419,7 @@ class BattleView {
   }
 
   abilityOf(slot) {
-    return slot.ability || slot.mon.ability;
+    return slot.ability < 0 ? 0 : slot.ability || slot.mon.ability;
   }
 
   // "item: …" as the effect of a line.
@@ -813,51 +489,6 @@ class BattleView {
   sideEnd(args) {
     const condition = SIDE[bare(args[3])];
     if (condition !== undefined) this.sides[args[2].charCodeAt(1) === this.me ? 0 : 1][condition] = -1;
-  }
-
-  // --- the player's own side -----------------------------------------------------------------------------------------
-
-  // The request is the truth about one's own side: who is where (also under an own Illusion), health, items, moves.
-  request(req) {
-    this.req = req;
-    const team = req.side.pokemon;
-    for (let i = 0; i < team.length; i++) {
-      const entry = team[i];
-      const {species, level} = vocab.details(entry.details);
-      const name = entry.ident.slice(4);
-      let mon = this.own.get(name);
-      if (!mon) {
-        mon = new Mon(name, species, level);
-        this.own.set(name, mon);
-      }
-      mon.species = species;
-      this.condition(mon, entry.condition);
-      mon.item = entry.item ? vocab.item(entry.item) : vocab.NONE;
-      mon.ability = vocab.ability(entry.ability || entry.baseAbility);
-      mon.tera = entry.teraType ? vocab.type(entry.teraType) : 0;
-      mon.terastallized = !!entry.terastallized;
-      if (mon.terastallized) this.ownTera = true;
-      mon.entry = entry;
-      if (i < 2 && entry.active) this.slots[i].mon = mon;
-    }
-    if (req.active) {
-      for (let i = 0; i < req.active.length; i++) {
-        const mon = this.own.get(team[i].ident.slice(4));
-        for (const move of req.active[i].moves) {
-          if (!move.maxpp) continue;
-          if (!mon.ppLeft) mon.ppLeft = new Map();
-          mon.ppLeft.set(vocab.move(move.id), move.pp / move.maxpp);
-        }
-      }
-    }
-  }
-
-  typesOf(slot) {
-    const mon = slot.mon;
-    if (mon.terastallized && mon.tera !== vocab.STELLAR) return [mon.tera, 0, 0];
-    if (slot.typesChanged) return [slot.types[0], slot.types[1], slot.type3];
-    const facts = vocab.typesOf(this.appearance(slot));
-    return [facts[0], facts[1], slot.type3];
   }
 }
 

@@ -40,7 +40,7 @@ function details(text) {
     const parts = text.split(', ');
     const name = parts[0].endsWith('-*') ? parts[0].slice(0, -2) : parts[0];
     const level = parts.find(part => /^L\d+$/.test(part));
-    found = {species: species(name), level: level ? +level.slice(1) : 100};
+    found = {species: species(name), level: level ? +level.slice(1) : 100, hidden: name !== parts[0]};
     detailsCache.set(text, found);
   }
   return found;
@@ -62,6 +62,7 @@ module.exports = {
   STATUS, BOOST, NONE, type, ability, item, move, species, details, sheet,
   ILLUSION: ability('illusion'), STELLAR: type('stellar'), AS_ONE_ICE: ability('asoneglastrier'), AS_ONE_SHADOW: ability('asonespectrier'),
   sameSpecies: (a, b) => table.speciesFacts[a][4] === table.speciesFacts[b][4],
+  formesOf: index => table.speciesFacts.flatMap((facts, other) => (facts[4] === table.speciesFacts[index][4] ? [other] : [])),
   abilitiesOf: index => table.speciesFacts[index][3],
   typesOf: index => table.speciesFacts[index],
   baseStatsOf: index => table.speciesFacts[index][2],
