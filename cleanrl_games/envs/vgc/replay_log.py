@@ -67,15 +67,24 @@ SILENT = set(
 
 
 @cache
-def pokedex() -> dict:
+def game_data():
     from poke_env.data import GenData  # read only when a replay is written: it holds every learnset
 
-    return GenData.from_gen(9).pokedex
+    return GenData.from_gen(9)
+
+
+def to_id(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def types_of(species: str) -> list[str]:
-    entry = pokedex().get(re.sub(r"[^a-z0-9]", "", species.lower()))
+    entry = game_data().pokedex.get(to_id(species))
     return list(entry["types"]) if entry else []
+
+
+def move_name(packed: str) -> str:
+    entry = game_data().moves.get(to_id(packed))
+    return entry["name"] if entry else spaced(packed)
 
 
 def spectator_lines(text: str) -> list[str]:
@@ -118,6 +127,7 @@ class Board:
         self.before_illusion: dict[str, dict] = {}
         self.events: list[dict] = []
         self.shown: dict = {}
+        self.quiet = False
 
     # ------------------------------------------------------------ Pokémon
 
@@ -225,6 +235,8 @@ class Board:
         return board | {f"{side}.side": self.sides[side] for side in self.sides}
 
     def tell(self, kind: str, *pieces) -> None:
+        if self.quiet:  # `[silent]`: the board changes, and the next event shows it
+            return
         board = {key: json.dumps(value) for key, value in self.snapshot().items()}
         changes = {key: json.loads(value) for key, value in board.items() if self.shown.get(key) != value}
         self.shown = board
@@ -251,7 +263,9 @@ class Board:
             self.tell("minor", f"{kind}: {' '.join(part for part in parts if part)}")
             return
         self.learn(args[0], tags)
+        self.quiet = "silent" in tags
         method(args, tags)
+        self.quiet = False
 
     def learn(self, ident: str, tags: dict) -> None:
         """`[from] item: Leftovers` shows what the one it happened to, or `[of]`, carries."""
@@ -288,10 +302,10 @@ class Board:
             fields = packed.split("|") + [""] * 12
             species = fields[1] or fields[0]
             for mon in self.mons.get(args[0], []):
-                same = [re.sub(r"[^a-z0-9]", "", name.lower().removesuffix("-*")) for name in (mon["species"], species)]
-                if same[1].startswith(same[0]) and not mon["moves"]:
+                wild = mon["species"].endswith("-*") and to_id(species).startswith(to_id(mon["species"]))
+                if (wild or to_id(species) == to_id(mon["species"])) and not mon["moves"]:
                     mon["item"], mon["ability"] = spaced(fields[2]), spaced(fields[3])
-                    mon["moves"] = [spaced(move) for move in fields[4].split(",") if move]
+                    mon["moves"] = [move_name(move) for move in fields[4].split(",") if move]
                     mon["sheet_tera"] = (fields[11].split(",") + [""] * 6)[5]
                     break
 
@@ -572,17 +586,13 @@ class Board:
             if name == "typechange":
                 mon["types"] = [kind for kind in args[2].split("/") if kind]
                 mon["effects"][-1] = f"type: {args[2]}"
-        if "silent" not in tags:
-            self.tell(
-                "minor", self.who(args[0]), f": {name}" + (f" ({args[2]})" if args[2] else ""), *self.because(tags)
-            )
+        self.tell("minor", self.who(args[0]), f": {name}" + (f" ({args[2]})" if args[2] else ""), *self.because(tags))
 
     def on_minor_end(self, args, tags):
         mon, name = self.mon_at(args[0]), effect_name(args[1])
         if mon is not None:
             mon["effects"] = [kept for kept in mon["effects"] if not kept.startswith(name)]
-        if "silent" not in tags:
-            self.tell("minor", self.who(args[0]), f": {name} ended.")
+        self.tell("minor", self.who(args[0]), f": {name} ended.")
 
     def on_minor_singleturn(self, args, tags):
         mon, name = self.mon_at(args[0]), effect_name(args[1])

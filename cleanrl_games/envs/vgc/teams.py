@@ -225,7 +225,7 @@ def keep(path: Path, content: dict) -> None:
 
 def markdown_table(teams: list[Team]) -> str:
     lines = ["| team | split | idea | six |", "|---|---|---|---|"]
-    for team in teams:
+    for team in sorted(teams, key=lambda team: (team.held_out, team.name)):
         name = team.name.rsplit("/", 1)[-1]
         lines.append(
             f"| `{name}` | {'eval' if team.held_out else 'train'} | {team.title} | {', '.join(team.species)} |"
