@@ -16,7 +16,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import weakref
 from dataclasses import dataclass
 
@@ -220,6 +219,7 @@ class VGCVecEnv:
         self.backlog: list[np.ndarray] = []
         self.backlog_finished: list[list[int]] = []
         self.backlog_errors: list[str] = []
+        self.deferred: list[list[tuple]] = [[] for _ in range(num_sims)]
         self.restarts = 0
         fixed, shares = read_opponents(opponents, num_battles)
         self.job = {
@@ -311,7 +311,7 @@ class VGCVecEnv:
             self.backlog_finished.append([battle, self.episodes[battle], NO_WINNER, 0, 1, 0, 0, -1, -1])
         self.backlog_errors.append(f"{cause} Its {len(battles)} battles are truncated; a new process plays on.")
         print(self.backlog_errors[-1], file=sys.stderr, flush=True)
-        self.pending[keys] = False
+        self.pending[keys], self.deferred[sim.number] = False, []
         self.episodes[battles] += 1
         sim.close()
         self.sims[sim.number] = self.spawn(sim.number)
@@ -324,16 +324,18 @@ class VGCVecEnv:
         rows depends on nothing but the seed and the actions; wait="any" returns as soon as one process has answered."""
         frames, finished, errors, protocol, logs = self.backlog, self.backlog_finished, self.backlog_errors, {}, {}
         self.backlog, self.backlog_finished, self.backlog_errors = [], [], []
-        deadline = time.monotonic() + self.timeout
+        self.resume_scripted()
         while True:
             busy = [sim for sim in self.sims if sim.outstanding]
             if (frames or finished) and (wait == "any" or not busy):
                 break
+            if not busy and self.resume_scripted():
+                continue
             if not busy:
                 raise RuntimeError(
                     f"Nothing to wait for: {self.pending.sum()} decisions are pending and none was answered with send()."
                 )
-            for sim in self.ready(busy, deadline):
+            for sim in self.ready(busy):
                 try:
                     got, texts = sim.read()
                 except SimDied:
@@ -356,11 +358,11 @@ class VGCVecEnv:
         self.pending[batch.key] = batch.kind != END  # a battle's end and its successor's preview come in this order
         return batch
 
-    def ready(self, busy: list[Sim], deadline: float) -> list[Sim]:
+    def ready(self, busy: list[Sim]) -> list[Sim]:
         poll = select.poll()
         for sim in busy:
             poll.register(sim.read_fd, select.POLLIN | select.POLLHUP)
-        events = {fd for fd, _ in poll.poll(max(0.0, deadline - time.monotonic()) * 1000)}
+        events = {fd for fd, _ in poll.poll(1000 * self.timeout)}
         if not events:
             names = ", ".join(str(sim.process.pid) for sim in busy)
             raise TimeoutError(
@@ -383,11 +385,20 @@ class VGCVecEnv:
             elif text["player"]:
                 action = self.baselines.answer(text, OPPONENTS[text["player"]])
                 if action is not None:
-                    answers.append((text["battle"], text["side"], action, text["episode"]))
+                    # Between two scripted players a battle never waits for the caller: it moves one step a recv().
+                    queue = self.deferred[sim.number] if text["opponent"] else answers
+                    queue.append((text["battle"], text["side"], action, text["episode"]))
             else:
                 protocol[offset + text["row"]] = text["lines"]
         if answers:
             sim.send(ACTIONS, np.array(answers, "<i4").tobytes())
+
+    def resume_scripted(self) -> bool:
+        waiting = [sim for sim in self.sims if self.deferred[sim.number]]
+        for sim in waiting:
+            sim.send(ACTIONS, np.array(self.deferred[sim.number], "<i4").tobytes())
+            self.deferred[sim.number] = []
+        return bool(waiting)
 
     def send(self, keys, actions) -> None:
         """Answers any subset of the pending decisions: keys are `batch.key` rows, actions MDBO numbers (previews: 0–89)."""

@@ -229,7 +229,8 @@ class Table {
       this.views[side].write(int16, (at + AT_INTS) / 2, float32, (at + AT_FLOATS) / 4);
     }
     if (this.lines[side]) {
-      texts.push({row, battle: this.index, side, episode: this.episode, kind, retry, player: code, winner, lines: this.lines[side]});
+      const opponent = this.players[1 - side];
+      texts.push({row, battle: this.index, side, episode: this.episode, kind, player: code, opponent, lines: this.lines[side]});
       this.lines[side] = [];
     }
   }
