@@ -272,6 +272,7 @@ class Beliefs {
     if (index < 0) return;
     const direct = args.length === 4 && args[1] === '-damage';
     if (direct && this.swing && this.view.slots[index].mon !== this.swing.mon) this.swing.hit = true;
+    if (args[1] === '-heal' && mon.hp === 1) this.view.slots[index].hpAtPause = -1; // full before Leftovers had their turn
     if (index < 2 || args[1] !== '-damage' || this.idle(index) || this.masked(false)) return;
     if (direct && before === 1 && mon.hp === 0) mon.belief.noSash = true;
     if (args[4] === '[from] Stealth Rock' || args[4] === '[from] Spikes') mon.belief.noBoots = true;
