@@ -17,6 +17,31 @@ const mask = new Uint8Array(mdbo.MASK_BYTES);
 const totals = {battles: 0, decisions: 0, turns: 0, invalid: 0, unavailable: 0, capped: 0, refused: 0, accepted: 0};
 const failures = [];
 const hashes = [];
+const seen = {}; // how often a mask met each of its traps: a check that never met one proves nothing about it
+
+function note(request) {
+  const met = name => { seen[name] = (seen[name] || 0) + 1; };
+  const team = request.side.pokemon;
+  if (request.teamPreview) return met(`preview of ${team.length}`);
+  const bench = team.slice(2).filter(mon => !mon.condition.endsWith(' fnt')).length;
+  if (request.forceSwitch) {
+    const both = request.forceSwitch[0] && request.forceSwitch[1];
+    if (team.some(mon => mon.reviving)) return met(`revival, bench of ${bench ? 'some' : 'none'}`);
+    if (both) return met(bench > 1 ? 'both forced' : 'both forced, one left');
+    return met(team[request.forceSwitch[0] ? 0 : 1].condition.endsWith(' fnt') ? 'faint' : 'switch in mid-turn');
+  }
+  if (team.some(mon => mon.commanding)) met('commanding');
+  request.active.forEach((active, slot) => {
+    if (!active || team[slot].condition.endsWith(' fnt')) return met('fainted slot');
+    if (active.trapped) met('trapped');
+    if (active.maybeTrapped) met('maybe trapped');
+    if (active.maybeDisabled) met('maybe disabled');
+    if (active.maybeLocked) met('maybe locked');
+    if (active.moves[0].id === 'struggle' && active.moves.length === 1) met('struggle');
+    else if (active.moves.length === 1 && active.moves[0].target === undefined) met(`locked into ${active.moves[0].id}`);
+    if (active.moves.some(move => move.disabled)) met('disabled move');
+  });
+}
 
 // A choice the mask forbids must be refused, or be a mere alias: understood by the simulator as a choice the mask allows
 // (it ignores a tera word behind a locked move, and any word behind a fainted slot's pass).
@@ -65,6 +90,7 @@ function play(index) {
       const request = side.activeRequest;
       if (!request || request.wait || side.isChoiceDone()) continue;
       totals.decisions++;
+      if (job.reverse) note(request);
       for (let tries = 0; ; tries++) {
         mdbo.fillMask(request, mask, 0);
         // Only where nothing is hidden: trying a choice on a request with hidden traps would reveal them.
@@ -104,4 +130,4 @@ for (let i = 0; i < job.battles; i++) play((job.first || 0) + i);
 const used = process.cpuUsage(cpu);
 totals.cpu_s = (used.user + used.system) / 1e6;
 totals.wall_s = Number(process.hrtime.bigint() - wall) / 1e9;
-process.stdout.write(JSON.stringify({...totals, hashes, failures}));
+process.stdout.write(JSON.stringify({...totals, seen, hashes, failures}));

@@ -1,0 +1,224 @@
+"""How fast, and how true, the VGC environment is. The last line of every mode is one JSON object.
+
+    python cleanrl_games/tools/bench_vgc.py               speed: ours, the bare simulator, poke-env over a websocket server
+    python cleanrl_games/tools/bench_vgc.py --masks       20,000 masked-random decisions with adversarial teams, and the reverse
+    python cleanrl_games/tools/bench_vgc.py --identity    200 seeded battles per format, faster dispatch against stock
+    python cleanrl_games/tools/bench_vgc.py --endurance   5,000 battles: memory and speed, first tenth against last
+
+Speed is CPU time per decision (a player's answer to a request, preview included), summed over all processes involved: on a busy
+machine it is the only figure that two runs can share. All three parts play the same teams with random legal choices.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from cleanrl_games.envs.vgc import TeamPool, VGCVecEnv, install
+from cleanrl_games.envs.vgc.vec_env import NODE_FLAGS
+
+FORMATS = ("gen9vgc2023regc", "gen9vgc2024regg", "gen9vgc2025regi")
+ADVERSARIAL = Path(__file__).resolve().parent / "vgc_adversarial_teams.txt"
+CONCURRENT = 16
+
+
+def adversarial_teams() -> list[str]:
+    """Packed teams of vgc_adversarial_teams.txt; its head says how it is written."""
+    teams = []
+    for block in re.split(r"\n\s*\n", ADVERSARIAL.read_text()):
+        sets = []
+        for row in block.splitlines():
+            if not row or row.startswith("#"):
+                continue
+            who, item, ability, moves, tera = (part.strip() for part in row.split("|"))
+            nickname, species = re.fullmatch(r"(.+?)(?: \((.+)\))?", who).groups()
+            sets.append(f"{nickname}|{species or ''}|{item}|{ability}|{moves.replace(' ', '')}|Serious|||||50|,,,,,{tera}")
+        if sets:
+            teams.append("]".join(sets))
+    return teams
+
+
+def selfdrive(**job) -> dict:
+    """Runs showdown/selfdrive.js: the simulator alone, playing itself with random legal choices."""
+    job = {"format": "gen9vgc2024regg", "openTeamSheets": True, "seed": 1, "dispatch": True, "turnCap": 100, **job}
+    script = install.SHOWDOWN_SOURCES / "selfdrive.js"
+    done = subprocess.run(
+        install.node_command(script, flags=NODE_FLAGS),
+        input=json.dumps(job),
+        capture_output=True,
+        text=True,
+        env=install.node_env(install.ensure_showdown()),
+        timeout=3600,
+    )
+    if done.returncode:
+        raise RuntimeError(f"selfdrive.js failed for {job['format']}: {done.stderr[-3000:]}")
+    return json.loads(done.stdout)
+
+
+def random_actions(mask: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """A uniformly random legal action for each row of a (n, 2025) mask."""
+    rows, actions = np.nonzero(mask)
+    counts = np.bincount(rows, minlength=len(mask))
+    starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    return actions[starts + (rng.random(len(mask)) * counts).astype(np.int64)]
+
+
+def cpu_seconds(pids: list[int]) -> float:
+    return sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in pids)
+
+
+def rss_mb(pids: list[int]) -> float:
+    return sum(psutil.Process(pid).memory_info().rss for pid in pids) / 2**20
+
+
+# -------------------------------------------------------------------------------------------------------------------- speed
+
+
+class Ours:
+    """VGCVecEnv played by random legal choices; `play` measures a window of it."""
+
+    def __init__(self, teams: list[str], battle_format: str, num_battles: int = 64, num_sims: int = 1, **options):
+        self.env = VGCVecEnv(num_battles, num_sims, battle_format, teams=teams, **options)
+        self.rng = np.random.default_rng(1)
+        self.batch = self.env.recv()
+
+    def play(self, battles: int) -> dict:
+        env, pids, stop = self.env, self.env.pids(), self.env.stats()["battles"] + battles
+        before, node, python, wall = env.stats(), cpu_seconds(pids), time.process_time(), time.perf_counter()
+        while env.stats()["battles"] < stop:
+            rows = self.batch.decisions
+            env.send(self.batch.key[rows], random_actions(self.batch.mask[rows], self.rng))
+            self.batch = env.recv()
+        wall, python, node = time.perf_counter() - wall, time.process_time() - python, cpu_seconds(pids) - node
+        done = {name: count - before[name] for name, count in env.stats().items()}
+        return {**done, "node_s": node, "python_s": python, "wall_s": wall, "rss_mb": rss_mb([*pids, os.getpid()])}
+
+
+def per_decision(node: float, python: float, decisions: int) -> str:
+    return f"{1000 * node / decisions:.3f} ms Node + {1000 * python / decisions:.3f} ms Python a decision"
+
+
+def speed(battle_format: str, rounds: int, battles: int, websocket_battles: int) -> dict:
+    from cleanrl_games.tools.bench_vgc_websocket import measure_websocket
+
+    teams = TeamPool("shipped", battle_format, split="all").packed
+    ours = Ours(teams, battle_format)
+    ours.play(100)  # warm: compiled code, filled caches, battles out of step with each other
+    total, limit = dict.fromkeys(("decisions", "battles", "node_s", "python_s", "wall_s"), 0.0), {"cpu_s": 0.0, "decisions": 0}
+    rss = 0.0
+    # In turns, so that a neighbour's load falls on both.
+    for index in range(rounds):
+        bare = selfdrive(format=battle_format, teams=teams, battles=battles, warmup=60, first=index * battles)
+        part = ours.play(battles)
+        rss = max(rss, part["rss_mb"])
+        total = {name: total[name] + part[name] for name in total}
+        limit = {name: limit[name] + bare[name] for name in limit}
+    ours.env.close()
+    print(f"ours: {per_decision(total['node_s'], total['python_s'], total['decisions'])}, one process, features and masks included")
+    print(f"bare simulator, same dispatch: {1000 * limit['cpu_s'] / limit['decisions']:.3f} ms a decision")
+    stock = selfdrive(format=battle_format, teams=teams, battles=battles, warmup=60, dispatch=False)
+    print(f"bare simulator, stock dispatch: {1000 * stock['cpu_s'] / stock['decisions']:.3f} ms a decision")
+    websocket = measure_websocket(battle_format, teams, websocket_battles, CONCURRENT)
+    print(f"poke-env over a websocket: {per_decision(websocket['node_s'], websocket['python_s'], websocket['decisions'])}")
+    mine = (total["node_s"] + total["python_s"]) / total["decisions"]
+    theirs = (websocket["node_s"] + websocket["python_s"]) / websocket["decisions"]
+    return {
+        "ratio_vs_websocket": round(theirs / mine, 2),
+        "fraction_of_sim_limit": round(limit["cpu_s"] / limit["decisions"] / mine, 3),
+        "decisions_per_s": round(total["decisions"] / total["wall_s"]),
+        "battles_per_s": round(total["battles"] / total["wall_s"], 1),
+        "rss_mb": round(rss),
+        "ms_per_decision": round(1000 * mine, 3),
+        "websocket_ms_per_decision": round(1000 * theirs, 3),
+        "dispatch_speedup": round(stock["cpu_s"] / stock["decisions"] * limit["decisions"] / limit["cpu_s"], 2),
+        "format": battle_format,
+    }
+
+
+# -------------------------------------------------------------------------------------------------------------------- truth
+
+
+def masks(decisions: int) -> dict:
+    """Adversarial teams, and shipped ones of every format, until there are enough decisions."""
+    total = dict.fromkeys(("decisions", "invalid", "unavailable", "refused", "accepted"), 0)
+    seen: dict[str, int] = {}
+    pools = {"adversarial": adversarial_teams(), **{name: TeamPool("shipped", name, split="all").packed for name in FORMATS}}
+    for number, (name, teams) in enumerate(pools.items()):
+        share = decisions if number == 0 else decisions // 4
+        first, before = 0, total["decisions"]
+        while total["decisions"] - before < share:
+            battle_format = FORMATS[first // 100 % 3] if number == 0 else name
+            done = selfdrive(format=battle_format, teams=teams, battles=100, first=first, reverse=True)
+            total = {key: total[key] + done[key] for key in total}
+            for what, count in done["seen"].items():
+                seen[what] = seen.get(what, 0) + count
+            for failure in done["failures"]:
+                print(failure)
+            first += 100
+        print(f"{name}: {total['decisions'] - before} decisions, {total['invalid']} invalid so far")
+    print("traps met: " + ", ".join(f"{what} {count}" for what, count in sorted(seen.items())))
+    return total
+
+
+def identity(battles: int) -> dict:
+    """The same seeded battles with the stock and with the faster dispatch: logs, inputs and dice must agree."""
+    different = {}
+    for name in FORMATS:
+        job = {"format": name, "teams": TeamPool("shipped", name, split="all").packed, "battles": battles, "hashes": True}
+        fast, stock = selfdrive(**job), selfdrive(**job, dispatch=False)
+        different[name] = sum(a != b for a, b in zip(fast["hashes"], stock["hashes"], strict=True))
+        print(f"{name}: {battles} battles, {fast['decisions']} decisions, {different[name]} logs differ")
+    job = {"teams": adversarial_teams(), "battles": battles, "hashes": True}
+    fast, stock = selfdrive(**job), selfdrive(**job, dispatch=False)
+    different["adversarial"] = sum(a != b for a, b in zip(fast["hashes"], stock["hashes"], strict=True))
+    return {"battles": battles, "different": different, "identical": not any(different.values())}
+
+
+def endurance(battles: int, battle_format: str) -> dict:
+    """Speed in CPU time, which a busy machine does not bend, and memory after the first tenth (caches filled) and at the end."""
+    ours = Ours(TeamPool("shipped", battle_format, split="all").packed, battle_format)
+    ours.play(100)
+    tenths = []
+    for index in range(10):
+        part = ours.play(battles // 10)
+        tenths.append({"ms": 1000 * (part["node_s"] + part["python_s"]) / part["decisions"], "rss_mb": part["rss_mb"]})
+        print(f"tenth {index + 1}: {tenths[-1]['ms']:.3f} ms a decision, {part['rss_mb']:.0f} MB", flush=True)
+    ours.env.close()
+    return {
+        "battles": battles,
+        "speed_last_over_first": round(tenths[0]["ms"] / tenths[-1]["ms"], 3),
+        "rss_first_mb": round(tenths[0]["rss_mb"]),
+        "rss_last_mb": round(tenths[-1]["rss_mb"]),
+        "rss_growth_mb": round(tenths[-1]["rss_mb"] - tenths[0]["rss_mb"]),
+    }
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--masks", action="store_true")
+    parser.add_argument("--identity", action="store_true")
+    parser.add_argument("--endurance", action="store_true")
+    parser.add_argument("--battle-format", default="gen9vgc2024regg")
+    parser.add_argument("--rounds", type=int, default=3, help="speed: alternations between ours and the bare simulator")
+    parser.add_argument("--battles", type=int, help="speed: per round (150); identity: per format (200); endurance: in all (5000)")
+    parser.add_argument("--websocket-battles", type=int, default=96)
+    parser.add_argument("--decisions", type=int, default=20_000, help="masks: decisions with adversarial teams")
+    args = parser.parse_args()
+    battle_format = install.normalize_format(args.battle_format)
+    if args.masks:
+        result = masks(args.decisions)
+    elif args.identity:
+        result = identity(args.battles or 200)
+    elif args.endurance:
+        result = endurance(args.battles or 5000, battle_format)
+    else:
+        result = speed(battle_format, args.rounds, args.battles or 150, args.websocket_battles)
+    print(json.dumps(result))
