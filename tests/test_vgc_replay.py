@@ -97,7 +97,12 @@ def test_board_follows_the_log():
     assert amoonguss["moves"] == ["Spore", "Rage Powder", "Pollen Puff", "Protect"]
     assert (amoonguss["item"], amoonguss["seen"]) == ("Sitrus Berry", False)
     assert board.mons["p1"][3]["moves"][2] == "Will-O-Wisp"
-    assert board.mons["p1"][5]["types"] == ["Fighting", "Dark"]  # Urshifu-*: the forme is not shown at preview
+    # Preview says Urshifu-* only; the sheet, or its coming in, tells the forme.
+    assert (board.mons["p1"][5]["species"], board.mons["p1"][5]["types"]) == ("Urshifu-Rapid-Strike", ["Fighting", "Water"])
+    closed = read_log(re.sub(r"(?m)^\|showteam\|.*\n", "", LOG))
+    assert [mon["species"] for mon in closed.mons["p2"]] == [mon["species"] for mon in board.mons["p2"]]
+    assert closed.mons["p1"][5]["species"] == "Urshifu-*"
+    assert closed.mons["p2"][3]["moves"] == ["Wicked Blow", "Sucker Punch", "Detect"]  # those it used
 
 
 def test_events_tell_what_changed():
@@ -111,6 +116,7 @@ def test_events_tell_what_changed():
     assert at["Turn 7"]["p2.0"]["boosts"] == {"spa": 2, "spd": 2, "spe": -1}
     assert at["Turn 4"]["p2.0"]["boosts"] == {}  # it had been switched out
     assert at["Ursaluna was burned (Flame Orb)."]["p2.2"]["status"] == "brn"
+    assert at["Turn 13"]["p2.2"]["status"] == "brn"  # as the conditions of later damage repeat
     assert at["Terapagos lost its Leftovers (Incineroar: Knock Off)."]["p2.0"]["item"] == "Leftovers (gone)"
     assert at["Terapagos is now Terapagos-Terastal."]["p2.0"]["species"] == "Terapagos-Terastal"
     assert at["Kyogre: Protect."]["p1.0"]["brief"] == ["Protect"]

@@ -304,6 +304,9 @@ class Board:
             for mon in self.mons.get(args[0], []):
                 wild = mon["species"].endswith("-*") and to_id(species).startswith(to_id(mon["species"]))
                 if (wild or to_id(species) == to_id(mon["species"])) and not mon["moves"]:
+                    if wild:  # the sheet names the forme that the preview hid
+                        entry = game_data().pokedex.get(to_id(species), {})
+                        mon["species"], mon["types"] = entry.get("name", mon["species"]), types_of(species)
                     mon["item"], mon["ability"] = spaced(fields[2]), spaced(fields[3])
                     mon["moves"] = [move_name(move) for move in fields[4].split(",") if move]
                     mon["sheet_tera"] = (fields[11].split(",") + [""] * 6)[5]
@@ -422,9 +425,7 @@ class Board:
             self.set_condition(mon, args[1])
         change = abs((mon["hp"] if mon else 0.0) - before)
         amount = f" {change:.0f}%" if change else ""
-        self.tell(
-            "minor", self.who(args[0]), f" {verb}{amount}" + (" of its HP" if amount else " HP"), *self.because(tags)
-        )
+        self.tell("minor", self.who(args[0]), f" {verb}{amount}" + (" of its HP" if amount else " HP"), *self.because(tags))
 
     def on_minor_damage(self, args, tags):
         self.change_health(args, tags, "lost")
@@ -483,9 +484,7 @@ class Board:
         mon = self.mon_at(args[0])
         if mon is not None and re.fullmatch(r"-?\d", args[2]):
             self.set_stage(mon, args[1], int(args[2]))
-        self.tell(
-            "minor", self.who(args[0]), f"'s {STATS.get(args[1], args[1])} is now at {args[2]}", *self.because(tags)
-        )
+        self.tell("minor", self.who(args[0]), f"'s {STATS.get(args[1], args[1])} is now at {args[2]}", *self.because(tags))
 
     def on_minor_swapboost(self, args, tags):
         one, two = self.mon_at(args[0]), self.mon_at(args[1])
