@@ -15,20 +15,15 @@ A rollout holds T ticks of F fights with both fighters, so that the critic of on
 import contextlib
 import copy
 import dataclasses
-import difflib
-import hashlib
-import io
 import json
 import math
 import os
 import queue
-import shutil
 import signal
-import subprocess
 import sys
 import time
 import traceback
-import zipfile
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Literal
@@ -41,14 +36,13 @@ import torch
 import torch.multiprocessing as mp
 import torch.nn as nn
 import torch.nn.functional as F
-import tyro
-import yaml
-from torch.utils.tensorboard import SummaryWriter
 
-from cleanrl_games.envs.osrs import BASELINES, Baseline, NHVecEnv, contract_hash
-from cleanrl_games.envs.osrs.contract import CHANGING, FORBIDS, HEAD_OFFSETS, HEAD_SIZES, NEEDS
-from cleanrl_games.envs.osrs.contract import NUM_CRITIC_OBS, NUM_HEADS, NUM_LOGITS, NUM_OBS, PARTIAL, REWARD_TERMS
+from cleanrl_games.envs import cluster, run
+from cleanrl_games.envs.osrs import BASELINES, Baseline, NHVecEnv, contract
 from cleanrl_games.envs.osrs.match import play_fights
+
+NUM_OBS, NUM_CRITIC_OBS, NUM_HEADS, NUM_LOGITS = contract.NUM_OBS, contract.NUM_CRITIC_OBS, contract.NUM_HEADS, contract.NUM_LOGITS
+HEAD_SIZES, HEAD_OFFSETS, REWARD_TERMS = contract.HEAD_SIZES, contract.HEAD_OFFSETS, contract.REWARD_TERMS
 
 # Named sets of values. `core` is what the defaults below say; a flag or a config file overrides a preset.
 PRESETS = {
@@ -233,10 +227,15 @@ class Args:
 # ------------------------------------------------------------------------------------------------------------- networks
 
 
-def layer_init(layer, std=math.sqrt(2)):
-    nn.init.orthogonal_(layer.weight, std)
-    nn.init.zeros_(layer.bias)
-    return layer
+def mlp(*sizes, last_std=None):
+    layers = []
+    for i, (fan_in, fan_out) in enumerate(pairwise(sizes)):
+        last = last_std is not None and i == len(sizes) - 2
+        linear = nn.Linear(fan_in, fan_out)
+        nn.init.orthogonal_(linear.weight, last_std if last else math.sqrt(2))
+        nn.init.zeros_(linear.bias)
+        layers += [linear] if last else [linear, nn.ReLU()]
+    return nn.Sequential(*layers)
 
 
 class Agent(nn.Module):
@@ -248,20 +247,15 @@ class Agent(nn.Module):
 
     def __init__(self, hidden_size, head_size):
         super().__init__()
-        self.head_size = head_size
-        self.trunk = nn.Sequential(
-            layer_init(nn.Linear(NUM_OBS, hidden_size)), nn.ReLU(), layer_init(nn.Linear(hidden_size, hidden_size)), nn.ReLU()
-        )
-        self.critic = nn.Sequential(
-            layer_init(nn.Linear(NUM_CRITIC_OBS, hidden_size)), nn.ReLU(),
-            layer_init(nn.Linear(hidden_size, hidden_size)), nn.ReLU(), layer_init(nn.Linear(hidden_size, 1), std=1.0),
-        )  # fmt: skip
-        self.head_in = layer_init(nn.Linear(hidden_size, NUM_HEADS * head_size))
+        self.head_size, widest = head_size, max(HEAD_SIZES)
+        self.trunk = mlp(NUM_OBS, hidden_size, hidden_size)
+        self.critic = mlp(NUM_CRITIC_OBS, hidden_size, hidden_size, 1, last_std=1.0)
+        self.head_in = mlp(hidden_size, NUM_HEADS * head_size)[0]
         self.head_earlier = nn.Parameter(torch.randn(NUM_LOGITS, NUM_HEADS, head_size) * 0.05)
-        self.head_hidden = nn.Parameter(torch.stack([nn.init.orthogonal_(torch.empty(head_size, head_size), math.sqrt(2)) for _ in HEAD_SIZES]))
+        self.head_hidden = nn.Parameter(torch.stack([mlp(head_size, head_size)[0].weight.data for _ in HEAD_SIZES]))
         self.head_hidden_bias = nn.Parameter(torch.zeros(NUM_HEADS, 1, head_size))
-        self.head_out = nn.Parameter(torch.stack([nn.init.orthogonal_(torch.empty(head_size, max(HEAD_SIZES)), 0.01) for _ in HEAD_SIZES]))
-        self.head_out_bias = nn.Parameter(torch.zeros(NUM_HEADS, 1, max(HEAD_SIZES)))
+        self.head_out = nn.Parameter(torch.stack([mlp(widest, head_size, last_std=0.01)[0].weight.data for _ in HEAD_SIZES]))
+        self.head_out_bias = nn.Parameter(torch.zeros(NUM_HEADS, 1, widest))
 
         # Running statistics travel with the weights: a policy without its own normalisation is another policy.
         self.register_buffer("obs_mean", torch.zeros(NUM_OBS))
@@ -273,11 +267,11 @@ class Agent(nn.Module):
             "rate": rate,
             "rate_std": (rate * (1 - rate)).sqrt(),
             # (12, 7): the logit at a place of the padded layout, 45 = none
-            "pad": torch.tensor([[offset + i if i < size else NUM_LOGITS for i in range(max(HEAD_SIZES))] for offset, size in zip(HEAD_OFFSETS, HEAD_SIZES)]),
-            "needs": torch.tensor(np.where(NEEDS < 0, NUM_LOGITS, NEEDS)),
-            "forbids": torch.tensor(np.where(FORBIDS < 0, NUM_LOGITS, FORBIDS)),
+            "pad": torch.tensor([[o + i if i < n else NUM_LOGITS for i in range(widest)] for o, n in zip(HEAD_OFFSETS, HEAD_SIZES)]),
+            "needs": torch.tensor(np.where(contract.NEEDS < 0, NUM_LOGITS, contract.NEEDS)),
+            "forbids": torch.tensor(np.where(contract.FORBIDS < 0, NUM_LOGITS, contract.FORBIDS)),
             "offsets": torch.tensor(HEAD_OFFSETS),
-            "partial": torch.tensor(PARTIAL),
+            "partial": torch.tensor(contract.PARTIAL),
         }
         for name, value in constants.items():
             self.register_buffer(name, value, persistent=False)
@@ -397,11 +391,6 @@ def league_probabilities(qualities):
     return exp / exp.sum()
 
 
-def league_won(qualities, index):
-    """A beaten member is worth less, the more so the more rarely it was drawn: q -= 0.01 / (N p)."""
-    qualities[index] -= 0.01 / (len(qualities) * league_probabilities(qualities)[index])
-
-
 def elo_update(rating, reference, score, k=16.0):
     """Only the agent's rating moves: references are frozen."""
     return rating + k * (score - 1.0 / (1.0 + 10.0 ** ((reference - rating) / 400.0)))
@@ -410,12 +399,8 @@ def elo_update(rating, reference, score, k=16.0):
 # --------------------------------------------------------------------------------------------------------------- actors
 
 SELF, LEAGUE, SCRIPTED = range(3)
-KINDS = ("self", "past", "scripted")
+SCORES = np.array([0.5, 1.0, 0.0, 0.5])  # of fighter 0, by the simulator's result: truncated, won, lost, tied
 MAX_EPISODES = 4096  # per rollout
-
-
-def make_env(args, num_fights, seed):
-    return NHVecEnv(num_fights, args.loadouts, args.loadout_file or None, args.mirror, seed, args.max_ticks)
 
 
 def make_storage(args):
@@ -429,8 +414,8 @@ def make_storage(args):
         "values": torch.zeros(args.num_steps + 1, args.num_envs, 2),
         "bootstrap": torch.zeros(shape),  # V(last observation) of truncated fights
         "terms": torch.zeros(*shape, len(REWARD_TERMS)),
-        "terminated": torch.zeros(args.num_steps, args.num_envs, dtype=torch.bool),
-        "truncated": torch.zeros(args.num_steps, args.num_envs, dtype=torch.bool),
+        "terminated": torch.zeros(args.num_steps, args.num_envs, 1, dtype=torch.bool),
+        "truncated": torch.zeros(args.num_steps, args.num_envs, 1, dtype=torch.bool),
         "trained": torch.zeros(shape, dtype=torch.bool),  # whether the learner's own policy acted here
         "episodes": torch.zeros(MAX_EPISODES, 4),  # kind, league member, score, length
         "info": torch.zeros(5, dtype=torch.float64),  # version, episodes, seconds of: rollout, inference, simulator
@@ -443,7 +428,7 @@ class Board:
     def __init__(self, args, num_parameters):
         self.weights = torch.zeros(num_parameters).share_memory_()
         self.snapshots = torch.zeros(args.league_size, num_parameters).share_memory_()
-        # [version, share self, share scripted, then per league row: its serial number and its probability]
+        # [version, share of self, share of scripted, then per league row its serial number, then its probability]
         self.numbers = torch.zeros(3 + 2 * args.league_size, dtype=torch.float64).share_memory_()
         self.lock = mp.get_context("spawn").Lock()
 
@@ -452,24 +437,40 @@ class Actor:
     """Plays fights and writes them down. Knows nothing of processes or Ray: the same class runs inline and anywhere else."""
 
     def __init__(self, args, index):
+        seed = args.seed * 1000 + index
         self.args = args
-        self.rng = np.random.default_rng([args.seed, index])
-        self.generator = torch.Generator().manual_seed(args.seed * 1000 + index)
-        self.env = make_env(args, args.num_envs, args.seed * 1000 + index)
-        self.bot = Baseline("nh", 2 * args.num_envs, args.seed * 1000 + index)
+        self.rng, self.generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
+        self.env = NHVecEnv(args.num_envs, args.loadouts, args.loadout_file or None, args.mirror, seed, args.max_ticks)
+        self.bot = Baseline("nh", 2 * args.num_envs, seed)
         self.agent = Agent(args.hidden_size, args.head_size).eval()
         self.members = {}  # serial number of a league member → its policy, copied when first needed
-        self.kind = np.full(args.num_envs, -1)  # per fight
+        self.kind = np.full(args.num_envs, -1)  # per fight; -1 = none chosen yet
         self.member = np.full(args.num_envs, -1)
         self.side = np.zeros(args.num_envs, np.int64)  # which fighter the learner is, unless it is both
         self.actions = np.zeros((2 * args.num_envs, NUM_HEADS), np.int64)
 
+    def read_board(self, board):
+        """Takes over weights and draws the league members to fight in this rollout → (version, shares of kinds, guests)"""
+        with board.lock:
+            from_flat(self.agent, board.weights)
+            version, self_share, scripted_share = board.numbers[:3].tolist()
+            serials, probabilities = board.numbers[3:].view(2, -1).numpy().copy()
+            guests = []
+            if probabilities.sum() > 0:
+                guests = np.unique(self.rng.choice(serials, self.args.guests, p=probabilities / probabilities.sum())).astype(int).tolist()
+            for serial in set(guests) - set(self.members):
+                self.members[serial] = copy.deepcopy(self.agent)
+                from_flat(self.members[serial], board.snapshots[int(np.flatnonzero(serials == serial)[0])])
+        in_use = {*guests, *self.member.tolist()}
+        self.members = {serial: policy for serial, policy in self.members.items() if serial in in_use}
+        shares = np.array([self_share, 1.0 - self_share - scripted_share, scripted_share]).clip(0)
+        return version, shares / shares.sum(), guests
+
     def choose_opponents(self, fights, shares, guests):
-        """Only ever called for fights that start."""
+        """Only ever called for fights that start: an opponent stays until its fight ends."""
         for fight in fights:
-            kind = self.rng.choice(3, p=shares) if guests or shares[LEAGUE] == 0 else SELF
-            self.kind[fight], self.side[fight] = kind, self.rng.integers(2)
-            self.member[fight] = guests[self.rng.integers(len(guests))] if kind == LEAGUE else -1
+            self.kind[fight], self.side[fight] = self.rng.choice(3, p=shares), self.rng.integers(2)
+            self.member[fight] = guests[self.rng.integers(len(guests))] if self.kind[fight] == LEAGUE else -1
 
     def rows(self):
         """Flat rows (2 · fight + side) of the learner's policy, of the bot, and of each league member."""
@@ -482,73 +483,54 @@ class Actor:
     @torch.no_grad()
     def rollout(self, board, storage):
         """Plays num_steps ticks of all fights into `storage`, with the weights that are on the board now."""
-        start, inference_time, simulator_time = time.perf_counter(), 0.0, 0.0
-        args, env, episodes = self.args, self.env, 0
-        with board.lock:
-            from_flat(self.agent, board.weights)
-            version, self_share, scripted_share = board.numbers[:3].tolist()
-            serials, probabilities = board.numbers[3:].view(2, -1).numpy().copy()
-            guests = []
-            if probabilities.sum() > 0:
-                guests = [int(g) for g in np.unique(self.rng.choice(serials, args.guests, p=probabilities / probabilities.sum()))]
-            for serial in guests:
-                if serial not in self.members:
-                    self.members[serial] = copy.deepcopy(self.agent)
-                    from_flat(self.members[serial], board.snapshots[int(np.flatnonzero(serials == serial)[0])])
-        shares = np.array([self_share, 1.0 - self_share - scripted_share, scripted_share]).clip(0)
-        shares /= shares.sum()
-        if (self.kind < 0).any():
-            self.choose_opponents(np.flatnonzero(self.kind < 0), shares, guests)
-        in_use = {*guests, *self.member.tolist()}
-        self.members = {serial: policy for serial, policy in self.members.items() if serial in in_use}
-
+        start, inference_time, simulator_time, episodes = time.perf_counter(), 0.0, 0.0, 0
+        env, s = self.env, SimpleNamespace(**storage)
+        version, shares, guests = self.read_board(board)
+        self.choose_opponents(np.flatnonzero(self.kind < 0), shares, guests)
         own, scripted, members = self.rows()
-        for t in range(args.num_steps):
-            storage["obs"][t] = torch.from_numpy(env.obs)
-            storage["masks"][t] = torch.from_numpy(env.masks)
-            obs, masks = storage["obs"][t].view(-1, NUM_OBS), storage["masks"][t].view(-1, NUM_LOGITS)
-            tick = time.perf_counter()
+        for t in range(self.args.num_steps):
+            s.obs[t], s.masks[t] = torch.from_numpy(env.obs), torch.from_numpy(env.masks)
+            obs, masks = s.obs[t].view(-1, NUM_OBS), s.masks[t].view(-1, NUM_LOGITS)
+            clock = time.perf_counter()
             normalised = self.agent.normalise(obs)
             actions, logprobs = self.agent.act(normalised[own], masks[own], self.generator)
             self.actions[own] = actions.numpy()
-            storage["logprobs"][t].view(-1)[own] = logprobs
-            storage["values"][t].view(-1)[own] = self.agent.value(normalised[own], normalised[own ^ 1])
+            s.logprobs[t].view(-1)[own] = logprobs
+            s.values[t].view(-1)[own] = self.agent.value(normalised[own], normalised[own ^ 1])
             for serial, rows in members.items():
                 member = self.members[serial]
                 self.actions[rows] = member.act(member.normalise(obs[rows]), masks[rows], self.generator)[0].numpy()
             self.bot.act(env.obs.reshape(-1, NUM_OBS), env.masks.reshape(-1, NUM_LOGITS), scripted, self.actions)
-            inference_time += time.perf_counter() - tick
+            inference_time += time.perf_counter() - clock
 
-            storage["actions"][t].view(-1, NUM_HEADS)[:] = torch.from_numpy(self.actions)
-            storage["trained"][t].view(-1)[:] = False
-            storage["trained"][t].view(-1)[own] = True
-            tick = time.perf_counter()
+            s.actions[t].view(-1, NUM_HEADS).copy_(torch.from_numpy(self.actions))
+            s.trained[t] = False
+            s.trained[t].view(-1)[own] = True
+            clock = time.perf_counter()
             _, _, _, terminated, truncated, info = env.step(self.actions.reshape(-1, 2, NUM_HEADS))
-            simulator_time += time.perf_counter() - tick
-            storage["terms"][t] = torch.from_numpy(info["terms"])
-            storage["terminated"][t], storage["truncated"][t] = torch.from_numpy(terminated), torch.from_numpy(truncated)
-            storage["bootstrap"][t] = 0.0
+            simulator_time += time.perf_counter() - clock
+            s.terms[t] = torch.from_numpy(info["terms"])
+            s.terminated[t, :, 0], s.truncated[t, :, 0] = torch.from_numpy(terminated), torch.from_numpy(truncated)
+            s.bootstrap[t] = 0.0
             if truncated.any():
                 last = self.agent.normalise(torch.from_numpy(info["final_obs"][truncated]).view(-1, NUM_OBS))
-                rows = np.arange(len(last))
-                storage["bootstrap"][t][torch.from_numpy(truncated)] = self.agent.value(last, last[rows ^ 1]).view(-1, 2)
+                s.bootstrap[t][torch.from_numpy(truncated)] = self.agent.value(last, last[np.arange(len(last)) ^ 1]).view(-1, 2)
             ended = np.flatnonzero(terminated | truncated)
-            for fight in ended[: MAX_EPISODES - episodes]:
-                won = {0: 0.5, 1: 1.0, 2: 0.0, 3: 0.5}[int(info["result"][fight])]
-                score = won if self.side[fight] == 0 else 1.0 - won
-                storage["episodes"][episodes] = torch.tensor([self.kind[fight], self.member[fight], score, info["length"][fight]])
-                episodes += 1
             if len(ended):
+                scores = np.abs(SCORES[info["result"][ended]] - self.side[ended])  # as the learner sees them
+                rows = np.stack([self.kind[ended], self.member[ended], scores, info["length"][ended]], 1)[: MAX_EPISODES - episodes]
+                s.episodes[episodes : episodes + len(rows)] = torch.from_numpy(rows)
+                episodes += len(rows)
                 self.choose_opponents(ended, shares, guests)
                 own, scripted, members = self.rows()
-        storage["obs"][args.num_steps] = torch.from_numpy(env.obs)
-        normalised = self.agent.normalise(torch.from_numpy(env.obs).view(-1, NUM_OBS))
-        storage["values"][args.num_steps] = self.agent.value(normalised, normalised[np.arange(len(normalised)) ^ 1]).view(-1, 2)
-        storage["info"][:] = torch.tensor([version, episodes, time.perf_counter() - start, inference_time, simulator_time])
+        s.obs[-1] = torch.from_numpy(env.obs)
+        normalised = self.agent.normalise(s.obs[-1].view(-1, NUM_OBS))
+        s.values[-1] = self.agent.value(normalised, normalised[np.arange(len(normalised)) ^ 1]).view(-1, 2)
+        s.info[:] = torch.tensor([version, episodes, time.perf_counter() - start, inference_time, simulator_time])
 
     def state_dict(self):
         """All that the next rollout depends on, so that an inline run resumes exactly."""
-        arrays = {**self.env.state_dict(), "kind": self.kind, "member": self.member, "side": self.side, "dice": self.bot.dice["rng"].copy()}
+        arrays = {**self.env.state_dict(), "kind": self.kind, "member": self.member, "side": self.side, "dice": self.bot.dice["rng"]}
         return {
             "arrays": {name: torch.from_numpy(array.copy()) for name, array in arrays.items()},
             "members": {serial: to_flat(policy) for serial, policy in self.members.items()},
@@ -559,8 +541,7 @@ class Actor:
     def load_state_dict(self, state):
         arrays = {name: tensor.numpy() for name, tensor in state["arrays"].items()}
         self.env.load_state_dict(arrays)
-        self.kind[:], self.member[:], self.side[:] = arrays["kind"], arrays["member"], arrays["side"]
-        self.bot.dice["rng"] = arrays["dice"]
+        self.kind[:], self.member[:], self.side[:], self.bot.dice["rng"] = (arrays[name] for name in ("kind", "member", "side", "dice"))
         for serial, flat in state["members"].items():
             self.members[serial] = copy.deepcopy(self.agent)
             from_flat(self.members[serial], flat)
@@ -607,70 +588,20 @@ def process_rollouts(args, board):
             free[index].put(2 * index)
             free[index].put(2 * index + 1)
         while True:
-            try:
+            with contextlib.suppress(queue.Empty):
                 index, slot, error = full.get(timeout=1.0)
-            except queue.Empty:
-                index, slot, error = -1, -1, ""
-            if error:
-                raise RuntimeError(f"Actor process {index} failed:\n{error}")
-            for i, worker in enumerate(workers):
-                if worker.exitcode is not None:
-                    raise RuntimeError(f"Actor process {i} (pid {worker.pid}) died with exit code {worker.exitcode}.")
-            if slot >= 0:
+                if error:
+                    raise RuntimeError(f"Actor process {index} failed:\n{error}")
                 yield index, slots[slot], full.qsize()
                 free[index].put(slot)
+            for index, worker in enumerate(workers):
+                if worker.exitcode is not None:
+                    raise RuntimeError(f"Actor process {index} (pid {worker.pid}) died with exit code {worker.exitcode}.")
     finally:
         for worker in workers:
             worker.terminate()
         for worker in workers:
             worker.join()
-
-
-def ray_rollouts(args, board):
-    """The same Actor on a Ray cluster. An actor that is lost is replaced by a new one with the same index."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    import ray
-
-    package = str(Path(__file__).resolve().parent)
-    ray.init(args.ray_address, ignore_reinit_error=True, log_to_driver=False, runtime_env={"py_modules": [package]})
-
-    @ray.remote(num_cpus=1)
-    class RemoteActor:
-        def __init__(self, args, index):
-            torch.set_num_threads(args.actor_threads)
-            self.actor, self.storage = Actor(args, index), make_storage(args)
-
-        def rollout(self, weights, snapshots, numbers):
-            tensors = {"weights": weights, "snapshots": snapshots, "numbers": numbers}
-            copies = {name: torch.from_numpy(array.copy()) for name, array in tensors.items()}
-            self.actor.rollout(SimpleNamespace(lock=contextlib.nullcontext(), **copies), self.storage)
-            return {name: tensor.numpy() for name, tensor in self.storage.items()}
-
-    def dispatch(index):
-        nonlocal snapshots, serials
-        if snapshots is None or not torch.equal(serials, board.numbers[3:]):  # large, so sent only when the league changed
-            snapshots, serials = ray.put(board.snapshots.numpy()), board.numbers[3:].clone()
-        pending[actors[index].rollout.remote(board.weights.numpy(), snapshots, board.numbers.numpy())] = index
-
-    snapshots, serials, pending = None, None, {}
-    actors = [RemoteActor.remote(args, i) for i in range(args.num_workers)]
-    try:
-        for index in range(args.num_workers):
-            dispatch(index)
-        while True:
-            for done in ray.wait(list(pending), timeout=5.0)[0]:
-                index = pending.pop(done)
-                try:
-                    storage = ray.get(done)
-                except ray.exceptions.RayActorError as error:
-                    print(f"Ray actor {index} was lost ({type(error).__name__}); a new one takes its place.", flush=True)
-                    actors[index] = RemoteActor.remote(args, index)
-                    dispatch(index)
-                    continue
-                dispatch(index)
-                yield index, {name: torch.from_numpy(array.copy()) for name, array in storage.items()}, len(pending)
-    finally:
-        ray.shutdown()
 
 
 # --8<-- [end:actor_main]
@@ -692,370 +623,211 @@ class Player:
         actions[rows] = self.agent.act(normalised, torch.from_numpy(masks[rows]), self.generator, self.deterministic)[0].numpy()
 
 
-def evaluate(args, agent, opponent, episodes, seed, video=""):
-    """The share of fights won (a tie counts half), with its 95 % interval (Wilson)."""
+def evaluate(args, agent, name, episodes, video=""):
+    """Against a scripted player: the share of fights won (a tie counts half) and its 95 % interval (Wilson)."""
     settings = {"loadouts": args.loadouts, "loadout_file": args.loadout_file or None, "mirror": args.mirror, "max_ticks": args.max_ticks}
+    opponent, seed = Baseline(name, 2 * episodes, args.seed), args.seed + 7919  # not the seed of any actor
     scores, _ = play_fights(Player(agent, seed), opponent, episodes, seed, video, **settings)
-    rate, z = float(scores.mean()), 1.96
-    spread = z * math.sqrt(rate * (1 - rate) / episodes + (z / episodes / 2) ** 2)
-    low, high = ((rate + z * z / episodes / 2 + sign * spread) / (1 + z * z / episodes) for sign in (-1, 1))
-    return rate, low, high
-
-
-# --8<-- [start:files]
-def write_atomically(path, write):
-    """A reader never sees half a file, and a full disk leaves the old one."""
-    temporary = Path(path).with_suffix(".tmp")
-    try:
-        write(temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def load_checkpoint(path):
-    path = Path(path) / "checkpoint.pt" if Path(path).is_dir() else Path(path)
-    if not path.exists():
-        raise SystemExit(f"There is no checkpoint at {path}. Give --resume a run's folder or its checkpoint.pt.")
-    try:
-        return torch.load(path, weights_only=True)
-    except Exception as error:
-        raise SystemExit(f"{path} is not a readable checkpoint ({error}).") from None
-
-
-def script_hash():
-    return hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
-
-
-# --8<-- [end:files]
+    rate, low, high = run.wilson(float(scores.mean()), episodes)
+    return {f"eval/{name}": rate, f"eval/{name}_low": low, f"eval/{name}_high": high, f"eval/{name}_n": episodes}
 
 
 def save_model(path, agent, args):
-    """A policy for others: weights, normalisation, and what it takes to know what this is."""
-    metadata = {"game": "osrs", "script": Path(__file__).name, "script_hash": script_hash(), "contract_hash": contract_hash(), "args": dataclasses.asdict(args)}
-    weights, statistics = io.BytesIO(), io.BytesIO()
-    torch.save(agent.state_dict(), weights)
-    np.savez(statistics, mean=agent.obs_mean.cpu().numpy(), std=agent.obs_std.cpu().numpy())
-
-    def write(temporary):
-        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as file:
-            file.writestr("policy.pth", weights.getvalue())
-            file.writestr("obs_rms.npz", statistics.getvalue())
-            file.writestr("metadata.json", json.dumps(metadata, indent=1))
-
-    write_atomically(path, write)
+    statistics = {"mean": agent.obs_mean.cpu().numpy(), "std": agent.obs_std.cpu().numpy()}
+    metadata = {"game": "osrs", "contract_hash": contract.contract_hash()}
+    run.save_model(path, agent.state_dict(), statistics, metadata, args, __file__)
 
 
 def load_model(path):
     """A run's folder or a model.zip → (agent, metadata)"""
-    path = Path(path) / "model.zip" if Path(path).is_dir() else Path(path)
+    weights, metadata = run.read_model(path)
+    if metadata.get("contract_hash") != contract.contract_hash():
+        raise SystemExit(
+            f"{path} was trained on contract {metadata.get('contract_hash')}, not {contract.contract_hash()}: it cannot play here."
+        )
+    agent = Agent(metadata["args"]["hidden_size"], metadata["args"]["head_size"]).eval()
     try:
-        with zipfile.ZipFile(path) as file:
-            metadata = json.loads(file.read("metadata.json"))
-            weights = torch.load(io.BytesIO(file.read("policy.pth")), weights_only=True)
-        if metadata["contract_hash"] != contract_hash():
-            raise SystemExit(f"{path} was trained on contract {metadata['contract_hash']}, this is {contract_hash()}: it cannot play here.")
-        agent = Agent(metadata["args"]["hidden_size"], metadata["args"]["head_size"]).eval()
         agent.load_state_dict(weights)
-    except (OSError, zipfile.BadZipFile, KeyError, ValueError, RuntimeError) as error:
-        raise SystemExit(f"{path} is not a model of this script ({type(error).__name__}: {error}).") from None
+    except RuntimeError as error:
+        raise SystemExit(f"{path} is of another network than this script's: {error}") from None
     return agent, metadata
 
 
-# --8<-- [start:settings]
-def check_settings(values, source):
-    """Settings from a file, checked key by key: a misspelt one is an error that suggests the right one."""
-    fields = {field.name: field.default for field in dataclasses.fields(Args)}
-    if not isinstance(values, dict):
-        raise SystemExit(f"{source} should be a YAML mapping of settings, found {type(values).__name__}.")
-    for name, value in values.items():
-        if name not in fields:
-            close = difflib.get_close_matches(str(name), fields, n=1)
-            raise SystemExit(f"{source}: unknown setting {name!r}" + (f", did you mean {close[0]!r}?" if close else "."))
-        default = fields[name]
-        if isinstance(default, tuple) and isinstance(value, list):
-            values[name] = value = tuple(value)
-        if isinstance(default, float) and type(value) is int:
-            values[name] = value = float(value)
-        if type(value) is not type(default):
-            raise SystemExit(f"{source}: {name} should be a {type(default).__name__}, found {value!r}.")
-    return values
+class League:
+    """Past selves and other frozen policies. Members are rows of `board.snapshots` and keep the Elo they were frozen with."""
 
+    NH_ELO = 1500.0  # the scripted bot is the fixed point of the scale
 
-def parse_args(argv=None):
-    """Defaults < preset < the resumed run's settings < --config < flags."""
-    argv = list(sys.argv[1:] if argv is None else argv)
-    words = [word for flag in argv for word in (flag.split("=", 1) if flag.startswith("--") else [flag])]
-    early = {name: words[words.index(f"--{name}") + 1] for name in ("preset", "resume", "config") if f"--{name}" in words[:-1]}
-    files = [Path(early["resume"]) / "config.yaml" if Path(early["resume"]).is_dir() else Path(early["resume"]).with_name("config.yaml")] if "resume" in early else []
-    files += [Path(early["config"])] if "config" in early else []
-    values = {}
-    for file in files:
-        try:
-            values.update(check_settings(yaml.safe_load(file.read_text()) or {}, file))
-        except (OSError, yaml.YAMLError) as error:
-            raise SystemExit(f"Cannot read the settings in {file}: {error}") from None
-    preset = early.get("preset", values.get("preset", "core"))
-    return tyro.cli(Args, default=Args(**{**PRESETS.get(preset, {}), **values}), args=argv, description=__doc__.split("\n\n")[0])
+    def __init__(self, args, board):
+        self.args, self.board, self.members, self.next_serial, self.elo = args, board, [], 1, self.NH_ELO
 
+    def join(self, name, flat):
+        """A new member gets the highest quality; when the league is full, the easiest member leaves."""
+        if len(self.members) == self.args.league_size:
+            self.members.remove(min(self.members, key=lambda member: member["quality"]))
+        row = min(set(range(self.args.league_size)) - {member["row"] for member in self.members})
+        quality = max([member["quality"] for member in self.members], default=0.0)
+        self.members.append(
+            {"serial": self.next_serial, "row": row, "name": name, "quality": quality, "elo": self.elo, "wins": 0.0, "games": 0}
+        )
+        self.next_serial += 1
+        with self.board.lock:
+            self.board.snapshots[row] = flat
 
-def choose_amp(amp, device):
-    """→ (dtype, enabled). bf16 on a CPU can kill the process, so a subprocess tries it first."""
-    if amp == "auto":
-        amp = "off" if device.type == "cpu" else "bf16" if torch.cuda.is_bf16_supported() else "fp16"
-    if amp == "bf16" and device.type == "cpu":
-        trial = "import torch; m = torch.nn.Linear(64, 64)\nwith torch.autocast('cpu', torch.bfloat16): m(torch.randn(64, 64)).sum().backward()"
-        if subprocess.run([sys.executable, "-c", trial], capture_output=True).returncode != 0:
-            print("This CPU cannot compute in bf16; --amp falls back to off.", flush=True)
-            amp = "off"
-    if amp == "fp16" and device.type == "cpu":
-        print("fp16 is for CUDA; --amp falls back to off on the CPU.", flush=True)
-        amp = "off"
-    return (torch.float16 if amp == "fp16" else torch.bfloat16), amp != "off"
+    def probabilities(self):
+        if self.args.self_play == "latest":
+            return [float(member is self.members[-1]) for member in self.members]
+        return league_probabilities([member["quality"] for member in self.members]) if self.members else []
 
+    def record(self, kind, serial, score):
+        """A beaten member is worth less, the more so the more rarely it is drawn: q -= 0.01 / (N p). The agent's Elo moves."""
+        if kind == SCRIPTED:
+            self.elo = elo_update(self.elo, self.NH_ELO, score)
+        for index, member in enumerate(self.members):
+            if kind == LEAGUE and member["serial"] == serial:  # it may have left while the fight went on
+                if score == 1.0:
+                    member["quality"] -= 0.01 / (len(self.members) * max(self.probabilities()[index], 1e-8))
+                member["games"], member["wins"] = member["games"] + 1, member["wins"] + score
+                self.elo = elo_update(self.elo, member["elo"], score)
 
-# --8<-- [end:settings]
-
-
-# --8<-- [start:logging]
-class Logger:
-    """Scalars to TensorBoard, metrics.jsonl and, under --track, W&B; a live view if this is a terminal, else plain lines."""
-
-    def __init__(self, args, run_dir, start_step):
-        self.writer = SummaryWriter(run_dir, purge_step=start_step or None)
-        self.file = open(run_dir / "metrics.jsonl", "a", buffering=1)  # noqa: SIM115 (open as long as the run)
-        self.args, self.start, self.start_step, self.live, self.wandb = args, time.time(), start_step, None, None
-        if args.track:
-            import wandb  # takes seconds to import
-
-            self.wandb = wandb
-            wandb.init(project=args.wandb_project_name, entity=args.wandb_entity or None, config=dataclasses.asdict(args), name=run_dir.name, dir=run_dir)
-            wandb.define_metric("*", step_metric="global_step")
-        if sys.stdout.isatty():
-            from rich.live import Live
-
-            self.live = Live(refresh_per_second=4)
-            self.live.start()
-
-    def write(self, metrics, step):
-        for name, value in metrics.items():
-            self.writer.add_scalar(name, value, step)
-        self.file.write(json.dumps({"global_step": step, **metrics}) + "\n")
-        if self.wandb:
-            self.wandb.log({"global_step": step, **metrics})
-        done = step / self.args.total_timesteps
-        if self.args.max_minutes:
-            done = max(done, (time.time() - self.start) / 60 / self.args.max_minutes)
-        if self.live:
-            self.live.update(self.view(metrics, step, done))
-        else:
-            shown = " ".join(f"{name.split('/')[-1]}={value:.3g}" for name, value in metrics.items() if name.startswith(("charts/", "win_rate/", "elo/", "eval/")))
-            print(f"step {step:,} ({done:.0%}) {shown}", flush=True)
-
-    def view(self, metrics, step, done):
-        """Progress, speed, where the time goes, how it plays."""
-        from rich.columns import Columns
-        from rich.console import Group
-        from rich.panel import Panel
-        from rich.progress_bar import ProgressBar
-
-        minutes = (time.time() - self.start) / 60
-        panels = []
-        for title, prefixes in (("speed, returns", ("charts/",)), ("time", ("stats/",)), ("games", ("win_rate/", "elo/", "eval/")), ("losses", ("losses/",))):
-            rows = [f"{name.split('/')[1]:<24}[bold]{value:>12,.4g}[/]" for name, value in metrics.items() if name.startswith(prefixes) and not name.endswith("_n")]
-            panels.append(Panel("\n".join(rows), title=title))
-        title = f"{self.args.exp_name} · {self.args.env_id} · seed {self.args.seed} · {step:,} steps · {minutes:.1f} min · {done:.0%}"
-        return Panel(Group(ProgressBar(total=1.0, completed=min(done, 1.0)), Columns(panels)), title=title)
-
-    def close(self):
-        if self.live:
-            self.live.stop()
-        if self.wandb:
-            self.wandb.finish()
-        self.writer.close()
-        self.file.close()
-
-
-def start_tensorboard(run_dir):
-    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(run_dir), "--host", "127.0.0.1", "--port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    for line in process.stderr:
-        if "http://" in line:
-            print(f"TensorBoard: {line[line.index('http://') :].split()[0]}", flush=True)
-            break
-    return process
-
-
-# --8<-- [end:logging]
+    def publish(self, agent, version, self_share):
+        """Hands weights, snapshots and sampling probabilities to the actors, all of one version."""
+        with self.board.lock:
+            self.board.weights.copy_(to_flat(agent))
+            self.board.numbers.zero_()
+            self.board.numbers[:3] = torch.tensor([version, self_share, self.args.scripted_fraction])
+            for member, probability in zip(self.members, self.probabilities()):
+                self.board.numbers[3 + member["row"]] = member["serial"]
+                self.board.numbers[3 + self.args.league_size + member["row"]] = probability
 
 
 if __name__ == "__main__":
-    args = parse_args()
+    args = run.parse_args(Args, PRESETS)
+    checkpoint = run.load_checkpoint(args.resume) if args.resume else None
+    if args.self_play in ("target", "exploiter") and not args.opponent:
+        raise SystemExit(f"--self-play {args.self_play} needs --opponent: a model.zip or a run's folder.")
+    run_dir = run.make_run_folder(args, __file__)
     device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if args.device == "auto" else args.device)
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
-    np_rng = np.random.default_rng(args.seed)
-    checkpoint = load_checkpoint(args.resume) if args.resume else None
 
-    # --- the run's folder
-    if args.resume:
-        run_dir = Path(args.resume) if Path(args.resume).is_dir() else Path(args.resume).parent
-    else:
-        run_dir = Path(args.run_dir or f"runs/{args.env_id}__{args.exp_name}__{args.seed}__{int(time.time())}")
-        if (run_dir / "checkpoint.pt").exists():
-            raise SystemExit(f"{run_dir} holds a run already: go on with --resume {run_dir}, or choose another --run-dir.")
-    run_dir.mkdir(parents=True, exist_ok=True)
-    settings = {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(args).items() if k not in ("config", "resume")}
-    write_atomically(run_dir / "config.yaml", lambda path: path.write_text(yaml.safe_dump(settings, sort_keys=False)))
-    if Path(__file__).resolve() != (run_dir / "script.py").resolve():
-        shutil.copy(__file__, run_dir / "script.py")
-    print(f"run folder: {run_dir}", flush=True)
-
-    # --- learner
     agent = Agent(args.hidden_size, args.head_size).to(device)
     optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5)
-    amp_dtype, amp_enabled = choose_amp(args.amp, device)
+    amp_dtype, amp_enabled = run.choose_amp(args.amp, device)
     scaler = torch.amp.GradScaler(device.type, enabled=amp_enabled and amp_dtype == torch.float16)
     evaluate_actions = torch.compile(agent.evaluate_actions) if args.compile else agent.evaluate_actions
     obs_rms, return_rms = RunningMeanStd(NUM_OBS), RunningMeanStd(1)
-    num_actors = max(args.num_workers, 1)
-    discounted = torch.zeros(num_actors, args.num_envs, 2)  # running discounted return of every fighter
-    update, global_step, version, elo, elapsed = 0, 0, 0, 1500.0, 0.0
-
-    # --- league: members are rows of board.snapshots; references for Elo keep the rating they were frozen with
+    # Running sums of every fighter, over rollouts: discounted (for the reward's scale) and plain (to be logged).
+    discounted, episodic = (torch.zeros(max(args.num_workers, 1), args.num_envs, 2) for _ in range(2))
     board = Board(args, len(to_flat(agent)))
-    league, next_serial = [], 1  # {serial, row, name, quality, elo, wins, games}
-    NH_ELO = 1500.0
-
-    def join_league(name, flat, rating):
-        """A new member gets the highest quality; when the league is full, the easiest member leaves."""
-        global next_serial
-        if len(league) == args.league_size:
-            league.remove(min(league, key=lambda member: member["quality"]))
-        row = min(set(range(args.league_size)) - {member["row"] for member in league})
-        quality = max([member["quality"] for member in league], default=0.0)
-        league.append({"serial": next_serial, "row": row, "name": name, "quality": quality, "elo": rating, "wins": 0.0, "games": 0})
-        next_serial += 1
-        with board.lock:
-            board.snapshots[row] = flat
-
-    def publish():
-        """Hands weights, snapshots and sampling probabilities to the actors, all of one version."""
-        share = anneal(args.self_fraction, args.self_fraction_final, update, args.fraction_anneal_updates)
-        if not league:
-            share = 1.0 - args.scripted_fraction
-        probabilities = league_probabilities([m["quality"] for m in league]) if league else []
-        if args.self_play == "latest":
-            probabilities = [float(member is league[-1]) for member in league]
-        with board.lock:
-            board.weights.copy_(to_flat(agent))
-            board.numbers.zero_()
-            board.numbers[:3] = torch.tensor([version, share, args.scripted_fraction])
-            for member, probability in zip(league, probabilities):
-                board.numbers[3 + member["row"]] = member["serial"]
-                board.numbers[3 + args.league_size + member["row"]] = probability
-        return share
-
+    league = League(args, board)
     if args.self_play in ("target", "exploiter"):
-        if not args.opponent:
-            raise SystemExit(f"--self-play {args.self_play} needs --opponent: a model.zip or a run's folder.")
-        opponent_agent, _ = load_model(args.opponent)
-        join_league(Path(args.opponent).name, to_flat(opponent_agent), 1500.0)
-
+        league.join(Path(args.opponent).name, to_flat(load_model(args.opponent)[0]))
+    update, global_step, version, elapsed = 0, 0, 0, 0.0
     actor = Actor(args, 0) if args.num_workers == 0 else None
+
     if checkpoint:
         try:
             agent.load_state_dict(checkpoint["agent"])
-        except RuntimeError as error:
+            optimizer.load_state_dict(checkpoint["optimizer"])
+        except (RuntimeError, ValueError) as error:
             raise SystemExit(f"The checkpoint is of another network than these settings describe: {error}") from None
-        optimizer.load_state_dict(checkpoint["optimizer"])
         scaler.load_state_dict(checkpoint["scaler"])
-        for rms, saved in ((obs_rms, checkpoint["obs_rms"]), (return_rms, checkpoint["return_rms"])):
-            rms.mean, rms.var, rms.count = saved["mean"], saved["var"], saved["count"]
-        league, next_serial, elo = checkpoint["league"], checkpoint["next_serial"], checkpoint["elo"]
+        vars(obs_rms).update(checkpoint["obs_rms"])
+        vars(return_rms).update(checkpoint["return_rms"])
+        league.members, league.next_serial, league.elo = checkpoint["league"]
         board.snapshots.copy_(checkpoint["snapshots"])
-        update, global_step, version, elapsed = (checkpoint[name] for name in ("update", "global_step", "version", "elapsed"))
-        if checkpoint["discounted"].shape == discounted.shape:
+        update, global_step, version, elapsed = checkpoint["progress"]
+        if checkpoint["discounted"].shape == discounted.shape:  # else the number of actors has changed
             discounted.copy_(checkpoint["discounted"])
+            episodic.copy_(checkpoint["episodic"])
         torch.set_rng_state(checkpoint["torch_rng"])
-        np_rng.bit_generator.state = json.loads(checkpoint["numpy_rng"])
         if actor and checkpoint["actor"]:
             actor.load_state_dict(checkpoint["actor"])
 
     def save_checkpoint():
         state = {
             "agent": agent.state_dict(), "optimizer": optimizer.state_dict(), "scaler": scaler.state_dict(),
-            "obs_rms": vars(obs_rms), "return_rms": vars(return_rms), "discounted": discounted,
-            "league": league, "next_serial": next_serial, "snapshots": board.snapshots, "elo": elo,
-            "update": update, "global_step": global_step, "version": version, "elapsed": elapsed + time.time() - start_time,
-            "torch_rng": torch.get_rng_state(), "numpy_rng": json.dumps(np_rng.bit_generator.state),
-            "actor": actor.state_dict() if actor else None,
+            "obs_rms": vars(obs_rms), "return_rms": vars(return_rms), "discounted": discounted, "episodic": episodic,
+            "league": [league.members, league.next_serial, league.elo], "snapshots": board.snapshots,
+            "progress": [update, global_step, version, elapsed + time.time() - start_time],
+            "torch_rng": torch.get_rng_state(), "actor": actor.state_dict() if actor else None,
         }  # fmt: skip
-        write_atomically(run_dir / "checkpoint.pt", lambda path: torch.save(state, path))
+        run.write_atomically(run_dir / "checkpoint.pt", lambda path: torch.save(state, path))
         save_model(run_dir / "model.zip", agent, args)
 
-    def evaluate_all(episodes):
-        metrics = {}
-        copy_on_cpu = copy.deepcopy(agent).cpu().eval()
-        for name in BASELINES:
-            video = run_dir / "videos" / f"{name}_{global_step}.gif" if args.capture_video else ""
-            rate, low, high = evaluate(args, copy_on_cpu, Baseline(name, 2 * episodes, args.seed), episodes, args.seed + 7919, video)
-            metrics |= {f"eval/{name}": rate, f"eval/{name}_low": low, f"eval/{name}_high": high, f"eval/{name}_n": episodes}
-        return metrics
+    def evaluate_all():
+        policy = copy.deepcopy(agent).cpu().eval()
+        video = run_dir / "videos" / f"{global_step}.gif" if args.capture_video else ""
+        return {
+            k: v for name in BASELINES for k, v in evaluate(args, policy, name, args.eval_episodes, video if name == "nh" else "").items()
+        }
 
+    def self_share():
+        share = anneal(args.self_fraction, args.self_fraction_final, update, args.fraction_anneal_updates)
+        return share if league.members and args.self_play != "pure" else 1.0 - args.scripted_fraction
+
+    stopping = []
+
+    def stop(*_):
+        if stopping:
+            raise KeyboardInterrupt
+        stopping.append(True)
+        print("Stopping after this update; Ctrl-C again to stop at once.", flush=True)
+
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)
+    logger = run.Logger(args, run_dir, global_step)
+    league.publish(agent, version, self_share())
+    rollouts = (
+        inline_rollouts(args, board, actor)
+        if actor
+        else cluster.ray_rollouts(args, board, Actor, make_storage)
+        if args.ray_address
+        else process_rollouts(args, board)
+    )
     reward_weights = torch.tensor([getattr(args, f"reward_{term}") for term in REWARD_TERMS])
     freeze_terms = [REWARD_TERMS.index("frozen"), REWARD_TERMS.index("target_frozen")]
-    logger = Logger(args, run_dir, global_step)
-    tensorboard = start_tensorboard(run_dir) if args.tensorboard else None
-    self_share = publish()
-    if args.ray_address:
-        rollouts = ray_rollouts(args, board)
-    else:
-        rollouts = process_rollouts(args, board) if args.num_workers else inline_rollouts(args, board, actor)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as Ctrl-C: the finally below leaves a checkpoint
-    start_time, first_step = time.time(), global_step
+    start_time, first_step, consistent, done = time.time(), global_step, True, 0.0
 
     try:
         wait_start = time.perf_counter()
         for index, storage, queue_size in rollouts:
             wait_time, learn_start = time.perf_counter() - wait_start, time.perf_counter()
-            update += 1
-            rollout_version, episodes, rollout_time, inference_time, simulator_time = storage["info"].tolist()
+            consistent, s, update = False, SimpleNamespace(**storage), update + 1
+            rollout_version, episodes, rollout_time, inference_time, simulator_time = s.info.tolist()
+            ended = s.terminated | s.truncated  # (T, F, 1)
 
             # --- rewards: named terms × weights, novelty, scaled by the std of discounted returns
             weights = reward_weights.clone()
             weights[freeze_terms] *= anneal(1.0, args.reward_frozen_final_scale, update, 300)
-            trained, terminated, truncated = storage["trained"], storage["terminated"][..., None], storage["truncated"][..., None]  # (T, F, 2)
-            rewards = storage["terms"] @ weights  # (T, F, 2)
+            rewards = s.terms @ weights  # (T, F, 2)
             novelty = anneal(args.novelty, 0.0, update, args.novelty_updates)
             if novelty > 0:
-                z = (storage["obs"][1:, ..., CHANGING] - agent.obs_mean.cpu()[CHANGING]) / agent.obs_std.cpu()[CHANGING]
-                rewards += novelty * (z.abs() - 1).clamp(0, 9).sum(-1) * ~(terminated | truncated)
-            running = torch.empty_like(rewards)
+                z = ((s.obs[1:] - agent.obs_mean.cpu()) / agent.obs_std.cpu())[..., contract.CHANGING]
+                rewards += novelty * (z.abs() - 1).clamp(0, 9).sum(-1) * ~ended
+            sums, returns_seen = torch.empty_like(rewards), []
             for t in range(args.num_steps):
                 discounted[index] = args.gamma * discounted[index] + rewards[t]
-                running[t] = discounted[index]
-                discounted[index] *= ~(terminated[t] | truncated[t])
-            return_rms.update(running[trained][:, None])
+                episodic[index] += rewards[t]
+                sums[t] = discounted[index]
+                returns_seen.append(episodic[index][ended[t] & s.trained[t]])
+                discounted[index] *= ~ended[t]
+                episodic[index] *= ~ended[t]
+            return_rms.update(sums[s.trained][:, None])
             scaled = (rewards / math.sqrt(float(return_rms.var) + 1e-8)).clamp(-args.reward_clip, args.reward_clip)
+            advantages = gae(scaled, s.values[:-1], s.values[-1], s.terminated, s.truncated, s.bootstrap, args.gamma, args.gae_lambda)
 
-            # --- advantages, per fighter
-            both = (args.num_steps, args.num_envs, 2)
-            advantages = gae(scaled, storage["values"][:-1], storage["values"][-1], terminated.expand(both), truncated.expand(both), storage["bootstrap"], args.gamma, args.gae_lambda)
-            returns = advantages + storage["values"][:-1]
-
-            # --- the batch: rows the learner's own policy played
-            b_inds = torch.from_numpy(np.flatnonzero(trained.numpy()))
-            b_obs = storage["obs"][:-1].view(-1, NUM_OBS)
-            b_masks, b_actions = storage["masks"].view(-1, NUM_LOGITS), storage["actions"].view(-1, NUM_HEADS)
-            b_logprobs, b_advantages, b_returns = storage["logprobs"].view(-1), advantages.view(-1), returns.view(-1)
+            # --- PPO on the rows the learner's own policy played
+            b_inds = torch.from_numpy(np.flatnonzero(s.trained.numpy()))
+            b_obs, b_masks, b_actions = s.obs[:-1].view(-1, NUM_OBS), s.masks.view(-1, NUM_LOGITS), s.actions.view(-1, NUM_HEADS)
+            b_logprobs, b_advantages, b_values = s.logprobs.view(-1), advantages.view(-1), s.values[:-1].reshape(-1)
+            b_returns = b_advantages + b_values
             global_step += len(b_inds)
-
-            losses = []
             lr = anneal(args.learning_rate, args.learning_rate_final, global_step, args.total_timesteps)
             ent_coef = anneal(args.ent_coef, args.ent_coef_final, update, args.ent_coef_updates)
-            for group in optimizer.param_groups:
-                group["lr"] = lr
+            optimizer.param_groups[0]["lr"] = lr
+            losses = []
             # The first rollout only feeds the statistics: it was played without normalisation.
             for _ in range(args.update_epochs if update > 1 else 0):
                 for mb_inds in b_inds[torch.randperm(len(b_inds))].split(args.minibatch_size):
@@ -1064,10 +836,11 @@ if __name__ == "__main__":
                     with torch.autocast(device.type, amp_dtype, enabled=amp_enabled):
                         logprob, entropy = evaluate_actions(obs, b_masks[mb_inds].to(device), b_actions[mb_inds].to(device).long())
                         values = agent.value(obs, target_obs).float()
-                    mb_advantages = b_advantages[mb_inds].to(device)
+                    mb_advantages, mb_returns = b_advantages[mb_inds].to(device), b_returns[mb_inds].to(device)
                     if args.norm_adv:
                         mb_advantages = (mb_advantages - mb_advantages.mean()) / (mb_advantages.std() + 1e-8)
-                    policy_loss, value_loss, stats = ppo_losses(logprob, b_logprobs[mb_inds].to(device), mb_advantages, values, b_returns[mb_inds].to(device), args.clip_coef)
+                    mb_logprobs = b_logprobs[mb_inds].to(device)
+                    policy_loss, value_loss, stats = ppo_losses(logprob, mb_logprobs, mb_advantages, values, mb_returns, args.clip_coef)
                     loss = policy_loss - ent_coef * entropy.mean() + args.vf_coef * value_loss
                     optimizer.zero_grad()
                     scaler.scale(loss).backward()
@@ -1076,6 +849,8 @@ if __name__ == "__main__":
                     scaler.step(optimizer)
                     scaler.update()
                     losses.append(torch.stack([policy_loss, value_loss, entropy.mean(), grad_norm, *stats]).detach())
+            if losses and not torch.isfinite(torch.stack(losses)).all():
+                raise RuntimeError("The loss is not finite. The last good state is in the checkpoint; try a smaller --learning-rate.")
 
             # --- statistics move after the update, so that it saw the same observations as the actor
             obs_rms.update(b_obs[b_inds])
@@ -1083,43 +858,27 @@ if __name__ == "__main__":
             agent.obs_std.copy_(obs_rms.var.sqrt().clamp(min=1e-2))
             lag, version = version - rollout_version, version + 1
 
-            # --- results of the fights that ended: league qualities, Elo
-            results = storage["episodes"][: int(episodes)]
-            metrics = {}
+            # --- the league: results of the fights that ended, a snapshot now and then, exploiters that have finished
+            results = s.episodes[: int(episodes)]
             for kind, serial, score, _ in results.tolist():
-                if kind == LEAGUE:
-                    member = next((m for m in league if m["serial"] == serial), None)
-                    if member:
-                        member["games"] += 1
-                        member["wins"] += score
-                        if score == 1.0:
-                            qualities = [m["quality"] for m in league]
-                            league_won(qualities, league.index(member))
-                            member["quality"] = qualities[league.index(member)]
-                        elo = elo_update(elo, member["elo"], score)
-                elif kind == SCRIPTED:
-                    elo = elo_update(elo, NH_ELO, score)
-            for kind, name in enumerate((KINDS[0], args.self_play, KINDS[2])):
-                scores = results[results[:, 0] == kind, 2]
-                if len(scores):
-                    metrics |= {f"win_rate/{name}": scores.mean().item(), f"win_rate/{name}_n": len(scores)}
-            if args.snapshot_frequency and update % args.snapshot_frequency == 0 and args.self_play in ("past", "latest"):
-                join_league(f"snapshot_{global_step}", to_flat(agent), elo)
-                for path in sorted(run_dir.glob("exploiters/*.zip")):  # exploiters of this run that have finished since
-                    if path.name not in {member["name"] for member in league}:
-                        join_league(path.name, to_flat(load_model(path)[0]), elo)
-            self_share = publish()
-            learn_time = time.perf_counter() - learn_start
+                league.record(kind, serial, score)
+            if args.self_play in ("past", "latest") and args.snapshot_frequency and update % args.snapshot_frequency == 0:
+                league.join(f"snapshot_{global_step}", to_flat(agent))
+                for path in sorted(run_dir.glob("exploiters/*.zip")):
+                    if path.name not in {member["name"] for member in league.members}:
+                        league.join(path.name, to_flat(load_model(path)[0]))
+            league.publish(agent, version, self_share())
+            consistent, learn_time = True, time.perf_counter() - learn_start
 
-            explained = 1 - (b_returns[b_inds] - storage["values"][:-1].reshape(-1)[b_inds]).var() / b_returns[b_inds].var().clamp(min=1e-8)
-            if len(results):
-                metrics["charts/episodic_length"] = results[:, 3].mean().item()
-            metrics |= {
-                "charts/episodic_return": rewards[trained].sum().item() / max(len(results), 1),
+            # --- logs, evaluation, checkpoint
+            done = global_step / args.total_timesteps
+            if args.max_minutes:
+                done = max(done, (elapsed + time.time() - start_time) / 60 / args.max_minutes)
+            metrics = {
                 "charts/SPS": (global_step - first_step) / (time.time() - start_time),
                 "charts/learning_rate": lr,
-                "charts/self_fraction": self_share,
-                "losses/explained_variance": explained.item(),
+                "charts/self_fraction": self_share(),
+                "losses/explained_variance": 1 - float((b_returns - b_values)[b_inds].var() / b_returns[b_inds].var().clamp(min=1e-8)),
                 "stats/policy_lag_mean": lag,
                 "stats/policy_lag_max": lag,
                 "stats/queue_size": queue_size,
@@ -1128,33 +887,36 @@ if __name__ == "__main__":
                 "stats/simulator_time": simulator_time,
                 "stats/learn_time": learn_time,
                 "stats/wait_time": wait_time,
-                "elo/agent": elo,
-                "league/size": len(league),
+                "elo/agent": league.elo,
+                "league/size": len(league.members),
             }
+            if len(results):
+                metrics |= {
+                    "charts/episodic_return": float(torch.cat(returns_seen).mean()),
+                    "charts/episodic_length": float(results[:, 3].mean()),
+                }
+            for kind, name in ((SELF, "self"), (LEAGUE, args.self_play), (SCRIPTED, "scripted")):
+                scores = results[results[:, 0] == kind, 2]
+                if len(scores):
+                    metrics |= {f"win_rate/{name}": float(scores.mean()), f"win_rate/{name}_n": len(scores)}
             if losses:
                 names = ("policy_loss", "value_loss", "entropy", "grad_norm", "old_approx_kl", "approx_kl", "clipfrac")
                 metrics |= {f"losses/{name}": value for name, value in zip(names, torch.stack(losses).mean(0).tolist())}
-                if not math.isfinite(metrics["losses/policy_loss"]):
-                    raise RuntimeError("The loss is not finite. The last good state is in the checkpoint; try a smaller --learning-rate.")
-            metrics |= {f"rewards/{term}": value for term, value in zip(REWARD_TERMS, (storage["terms"][trained].mean(0) * weights).tolist())}
-            if args.eval_frequency and update % args.eval_frequency == 0:
-                metrics |= evaluate_all(args.eval_episodes)
-            logger.write(metrics, global_step)
+            metrics |= {f"rewards/{term}": value for term, value in zip(REWARD_TERMS, (s.terms[s.trained].mean(0) * weights).tolist())}
+            finished = done >= 1.0
+            if finished or (args.eval_frequency and update % args.eval_frequency == 0):
+                metrics |= evaluate_all()
+            logger.write(metrics, global_step, done)
+            if finished or stopping:
+                break
             if update % args.checkpoint_frequency == 0:
                 save_checkpoint()
-            if global_step >= args.total_timesteps or (args.max_minutes and elapsed + time.time() - start_time >= 60 * args.max_minutes):
-                break
             wait_start = time.perf_counter()
-        metrics = evaluate_all(args.eval_episodes)
-        logger.write(metrics, global_step)
-    except KeyboardInterrupt:
-        print("Stopped. ", end="", flush=True)
     finally:
         rollouts.close()
-        save_checkpoint()
         logger.close()
-        if tensorboard:
-            tensorboard.terminate()
+        if consistent:  # not in the middle of an update, whose half would be neither the old nor the new policy
+            save_checkpoint()
         print(f"Checkpoint and model are in {run_dir}; go on with --resume {run_dir}", flush=True)
     if args.self_play == "exploiter" and Path(args.opponent).is_dir():
         (Path(args.opponent) / "exploiters").mkdir(exist_ok=True)

@@ -1,0 +1,61 @@
+"""The actors of a script on a Ray cluster (--ray-address): the same Actor class, on as many machines as the cluster has."""
+
+import contextlib
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+
+
+def ray_rollouts(args, board, actor_class, make_storage):
+    """Yields (actor's index, storage, rollouts under way), like the script's own generators.
+
+    `board` holds shared tensors; each rollout is sent a copy of them, snapshots only when they have changed. A lost
+    actor is reported and replaced by a new one with the same index.
+    """
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    import ray  # takes a second and starts threads: only for those who ask for it
+
+    package = str(Path(__file__).resolve().parents[1])
+    ray.init(args.ray_address, log_to_driver=False, runtime_env={"py_modules": [package], "excludes": ["__pycache__"]})
+
+    @ray.remote(num_cpus=1)
+    class RemoteActor:
+        def __init__(self, index):
+            torch.set_num_threads(args.actor_threads)
+            self.actor, self.storage = actor_class(args, index), make_storage(args)
+
+        def rollout(self, **arrays):
+            tensors = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
+            self.actor.rollout(SimpleNamespace(lock=contextlib.nullcontext(), **tensors), self.storage)
+            return {name: tensor.numpy() for name, tensor in self.storage.items()}
+
+    actors, pending, sent = {}, {}, {}
+
+    def dispatch(index):
+        if index not in actors:
+            actors[index] = RemoteActor.remote(index)
+        with board.lock:
+            tensors = {name: value for name, value in vars(board).items() if isinstance(value, torch.Tensor)}
+            for name, tensor in tensors.items():
+                if name not in sent or not torch.equal(sent[name][0], tensor):
+                    sent[name] = (tensor.clone(), ray.put(tensor.numpy().copy()))
+        pending[actors[index].rollout.remote(**{name: reference for name, (_, reference) in sent.items()})] = index
+
+    try:
+        for index in range(args.num_workers):
+            dispatch(index)
+        while True:
+            for ready in ray.wait(list(pending), timeout=5.0)[0]:
+                index, storage = pending.pop(ready), None
+                try:
+                    storage = ray.get(ready)
+                except ray.exceptions.RayActorError as error:
+                    print(f"Ray actor {index} was lost ({type(error).__name__}): a new one takes its place.", flush=True)
+                    del actors[index]
+                dispatch(index)
+                if storage is not None:
+                    yield index, {name: torch.from_numpy(array.copy()) for name, array in storage.items()}, len(pending)
+    finally:
+        ray.shutdown()

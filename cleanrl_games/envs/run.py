@@ -1,0 +1,258 @@
+"""A run's paperwork: settings, files, logs and the live view. Nothing here can change a learning curve.
+
+Settings:  defaults < preset < the resumed run's config.yaml < --config FILE < flags
+Folder:    runs/<run>/ config.yaml, script.py (as it ran), metrics.jsonl, TensorBoard events, checkpoint.pt, model.zip
+"""
+
+import dataclasses
+import difflib
+import hashlib
+import io
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import torch
+import tyro
+import yaml
+
+# ------------------------------------------------------------------------------------------------------------- settings
+
+
+def check_settings(cls, values, source):
+    """Settings from a file, checked key by key: a misspelt one is an error that suggests the right one."""
+    defaults = {field.name: field.default for field in dataclasses.fields(cls)}
+    if not isinstance(values, dict):
+        raise SystemExit(f"{source} should be a YAML mapping of settings, found {type(values).__name__}.")
+    checked = {}
+    for name, value in values.items():
+        if name not in defaults:
+            close = difflib.get_close_matches(str(name), defaults, n=1)
+            raise SystemExit(f"{source}: unknown setting {name!r}" + (f", did you mean {close[0]!r}?" if close else "."))
+        default = defaults[name]
+        if isinstance(default, tuple) and isinstance(value, list):
+            value = tuple(value)
+        if isinstance(default, float) and type(value) is int:
+            value = float(value)
+        if type(value) is not type(default):
+            raise SystemExit(f"{source}: {name} should be a {type(default).__name__}, found {value!r}.")
+        checked[name] = value
+    return checked
+
+
+def parse_args(cls, presets, argv=None):
+    """Reads flags into the script's Args. What was said more specifically wins."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    words = [word for flag in argv for word in (flag.split("=", 1) if flag.startswith("--") else [flag])]
+    said = {name: words[words.index(f"--{name}") + 1] for name in ("preset", "resume", "config") if f"--{name}" in words[:-1]}
+    files = []
+    if "resume" in said:
+        files.append(run_folder(said["resume"]) / "config.yaml")
+    if "config" in said:
+        files.append(Path(said["config"]))
+    values = {}
+    for file in files:
+        try:
+            content = yaml.safe_load(file.read_text()) or {}
+        except (OSError, yaml.YAMLError) as error:
+            raise SystemExit(f"Cannot read the settings in {file}: {error}") from None
+        values |= check_settings(cls, content, file)
+    preset = presets.get(said.get("preset", values.get("preset")), {})
+    description = sys.modules[cls.__module__].__doc__
+    return tyro.cli(cls, default=cls(**{**preset, **values}), args=argv, description=description)
+
+
+def choose_amp(amp, device):
+    """→ (dtype, enabled). bf16 on a CPU can kill the process, so a subprocess tries it first."""
+    if amp == "auto":
+        amp = "off" if device.type == "cpu" else "bf16" if torch.cuda.is_bf16_supported() else "fp16"
+    if amp == "bf16" and device.type == "cpu":
+        trial = (
+            "import torch; m = torch.nn.Linear(64, 64)\nwith torch.autocast('cpu', torch.bfloat16): m(torch.randn(64, 64)).sum().backward()"
+        )
+        if subprocess.run([sys.executable, "-c", trial], capture_output=True).returncode != 0:
+            print("This CPU cannot compute in bf16: --amp falls back to off.", flush=True)
+            amp = "off"
+    if amp == "fp16" and device.type == "cpu":
+        print("fp16 is for CUDA: --amp falls back to off on the CPU.", flush=True)
+        amp = "off"
+    return torch.float16 if amp == "fp16" else torch.bfloat16, amp != "off"
+
+
+# ---------------------------------------------------------------------------------------------------------------- files
+
+
+def write_atomically(path, write):
+    """`write(temporary path)`, then rename: a reader never sees half a file, and a full disk leaves the old one."""
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        write(temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def run_folder(path):
+    """A run's folder, from itself or from a checkpoint in it."""
+    return Path(path) if Path(path).is_dir() else Path(path).parent
+
+
+def make_run_folder(args, script):
+    """Makes runs/{env}__{exp}__{seed}__{time} with the settings and the script in it; --resume goes on in the old one."""
+    if args.resume:
+        folder = run_folder(args.resume)
+    else:
+        folder = Path(args.run_dir or f"runs/{args.env_id}__{args.exp_name}__{args.seed}__{int(time.time())}")
+        if (folder / "checkpoint.pt").exists():
+            raise SystemExit(f"{folder} holds a run already: go on with --resume {folder}, or choose another --run-dir.")
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(args).items() if k not in ("config", "resume")}
+    write_atomically(folder / "config.yaml", lambda path: path.write_text(yaml.safe_dump(settings, sort_keys=False)))
+    if Path(script).resolve() != (folder / "script.py").resolve():
+        write_atomically(folder / "script.py", lambda path: shutil.copyfile(script, path))
+    print(f"run folder: {folder}", flush=True)
+    return folder
+
+
+def load_checkpoint(path):
+    path = Path(path) / "checkpoint.pt" if Path(path).is_dir() else Path(path)
+    if not path.exists():
+        raise SystemExit(f"There is no checkpoint at {path}. Give --resume a run's folder or its checkpoint.pt.")
+    try:
+        return torch.load(path, weights_only=True)
+    except Exception as error:  # torch raises many kinds for a damaged file; each means the same to the user
+        raise SystemExit(f"{path} is not a readable checkpoint: {str(error).splitlines()[0]}") from None
+
+
+def file_hash(path):
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
+
+
+def save_model(path, weights, statistics, metadata, args, script):
+    """A policy for others, one zip: weights, normalisation, and what it takes to know what this is."""
+    metadata = {**metadata, "script": Path(script).name, "script_hash": file_hash(script), "args": dataclasses.asdict(args)}
+    policy, rms = io.BytesIO(), io.BytesIO()
+    torch.save(weights, policy)
+    np.savez(rms, **statistics)
+
+    def write(temporary):
+        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as file:
+            file.writestr("policy.pth", policy.getvalue())
+            file.writestr("obs_rms.npz", rms.getvalue())
+            file.writestr("metadata.json", json.dumps(metadata, indent=1))
+
+    write_atomically(path, write)
+
+
+def read_model(path):
+    """A run's folder or a model.zip → (weights, metadata)"""
+    path = Path(path) / "model.zip" if Path(path).is_dir() else Path(path)
+    try:
+        with zipfile.ZipFile(path) as file:
+            return torch.load(io.BytesIO(file.read("policy.pth")), weights_only=True), json.loads(file.read("metadata.json"))
+    except FileNotFoundError:
+        raise SystemExit(f"There is no model at {path}.") from None
+    except Exception as error:  # zip, JSON and torch each have their own ways to say that a file is damaged
+        raise SystemExit(f"{path} is not a readable model: {type(error).__name__}: {str(error).splitlines()[0]}") from None
+
+
+# ----------------------------------------------------------------------------------------------------------------- logs
+
+
+def wilson(rate, games, z=1.96):
+    """A rate seen in so many games → (rate, low, high) of its 95 % interval."""
+    spread = z * math.sqrt(rate * (1 - rate) / games + (z / games / 2) ** 2)
+    low, high = ((rate + z * z / games / 2 + sign * spread) / (1 + z * z / games) for sign in (-1, 1))
+    return rate, max(low, 0.0), min(high, 1.0)
+
+
+class Logger:
+    """Scalars to TensorBoard, metrics.jsonl and, under --track, W&B; a live view in a terminal, else plain lines."""
+
+    def __init__(self, args, folder, start_step=0):
+        from torch.utils.tensorboard import SummaryWriter  # here, so that actors need not load TensorBoard
+
+        self.args, self.start, self.live, self.wandb, self.tensorboard, self.last = args, time.time(), None, None, None, {}
+        self.writer = SummaryWriter(folder, purge_step=start_step or None)
+        self.file = open(folder / "metrics.jsonl", "a", buffering=1)  # noqa: SIM115 (open as long as the run)
+        if args.track:
+            import wandb  # takes seconds
+
+            settings = {"project": args.wandb_project_name, "entity": args.wandb_entity or None, "config": dataclasses.asdict(args)}
+            self.wandb = wandb.init(name=folder.name, dir=folder, **settings)
+            self.wandb.define_metric("*", step_metric="global_step")
+        if args.tensorboard:
+            self._start_tensorboard(folder)
+        if sys.stdout.isatty():
+            from rich.live import Live
+
+            self.live = Live(refresh_per_second=4)
+            self.live.start()
+
+    def _start_tensorboard(self, folder):
+        command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder), "--host", "127.0.0.1", "--port", "0"]
+        self.tensorboard = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        for line in self.tensorboard.stderr:
+            if "http://" in line:
+                print(f"TensorBoard: {line[line.index('http://') :].split()[0]}", flush=True)
+                return
+        print("TensorBoard did not start; the events are in the run's folder all the same.", flush=True)
+
+    def write(self, metrics, step, done):
+        """`done`: the finished share of the run."""
+        for name, value in metrics.items():
+            self.writer.add_scalar(name, value, step)
+        self.file.write(json.dumps({"global_step": step, "time": round(time.time() - self.start, 2), **metrics}) + "\n")
+        if self.wandb:
+            self.wandb.log({"global_step": step, **metrics})
+        self.last |= metrics
+        if self.live:
+            self.live.update(self._view(step, done))
+        else:
+            groups = ("charts/", "win_rate/", "elo/", "eval/")
+            shown = [
+                f"{name.split('/')[-1]} {value:.4g}"
+                for name, value in metrics.items()
+                if name.startswith(groups) and not name.endswith("_n")
+            ]
+            print(f"{step:>12,} steps {done:>4.0%}  {'  '.join(shown)}", flush=True)
+
+    def _view(self, step, done):
+        from rich.columns import Columns
+        from rich.console import Group
+        from rich.panel import Panel
+        from rich.progress_bar import ProgressBar
+
+        panels = []
+        for title, groups in (
+            ("progress", ("charts/",)),
+            ("games", ("win_rate/", "elo/", "eval/")),
+            ("time", ("stats/",)),
+            ("losses", ("losses/",)),
+        ):
+            rows = [
+                f"{n.split('/')[1]:<22}[bold]{v:>11,.4g}[/]" for n, v in self.last.items() if n.startswith(groups) and not n.endswith("_n")
+            ]
+            panels.append(Panel("\n".join(rows), title=title))
+        minutes = (time.time() - self.start) / 60
+        title = f"{self.args.exp_name} · {self.args.env_id} · seed {self.args.seed} · {step:,} steps · {minutes:.1f} min · {done:.0%}"
+        return Panel(Group(ProgressBar(total=1.0, completed=min(done, 1.0)), Columns(panels)), title=title)
+
+    def close(self):
+        if self.live:
+            self.live.stop()
+        if self.wandb:
+            self.wandb.finish()
+        if self.tensorboard:
+            self.tensorboard.terminate()
+            self.tensorboard.wait()
+        self.writer.close()
+        self.file.close()
