@@ -12,8 +12,10 @@ import time
 import urllib.request
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from cleanrl_games.envs.vgc import TeamPool, VGCVecEnv
 from cleanrl_games.envs.vgc import replay as replay_module
 from cleanrl_games.envs.vgc.replay import main, replay_html, write_replay
 from cleanrl_games.envs.vgc.replay_log import read_log, spectator_lines
@@ -169,6 +171,30 @@ def test_files(tmp_path, monkeypatch):
         write_replay(LOG, both[1])
     assert both[1].read_bytes() == before
     assert sorted(path.name for path in both[1].parent.iterdir()) == ["battle.html", "battle.log"]  # nothing half written
+
+
+@pytest.mark.parametrize("open_team_sheets", [True, False])
+def test_any_battle_of_the_env(open_team_sheets, tmp_path):
+    env = VGCVecEnv(num_battles=2, teams=TeamPool("generated", size=8, seed=2), open_team_sheets=open_team_sheets, logs=True)
+    dice, logs, finished = np.random.default_rng(3), {}, []
+    while len(finished) < 4:
+        batch = env.recv()
+        finished += list(batch.finished)
+        logs |= batch.logs
+        rows = batch.decisions
+        env.send(batch.key[rows], np.array([dice.choice(np.flatnonzero(mask)) for mask in batch.mask[rows]], int))
+    env.close()
+    for row in finished:
+        log = logs[row["battle"], row["episode"]]
+        board = read_log(log)
+        # A kind of line without words of its own would stand there as "-kind: …".
+        assert not [event for event in board.events if re.match(r"-?[a-z]+: ", words(event))]
+        assert board.turn == row["turns"]
+        assert [len(board.mons[side]) for side in ("p1", "p2")] == [6, 6]
+        loser = f"p{2 - row['winner']}"
+        assert sum(mon["fainted"] for mon in board.mons[loser]) == 4
+        assert all(mon["moves"] for mon in board.mons["p1"]) == open_team_sheets
+        assert battle_in(write_replay(log, tmp_path / "b.html")[0].read_text(encoding="utf-8"))["turns"] == row["turns"]
 
 
 def test_command_line(tmp_path, capsys):

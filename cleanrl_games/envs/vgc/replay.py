@@ -92,9 +92,7 @@ def write_whole(path: Path, text: str) -> None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("log", type=Path, help="a battle's protocol log")
-    parser.add_argument(
-        "--output", type=Path, default=None, help="OUT.html or OUT.log; default: the log's name with .html"
-    )
+    parser.add_argument("--output", type=Path, default=None, help="OUT.html or OUT.log; default: the log's name with .html")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -117,9 +115,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m cleanrl_games.envs.vgc replay", description="Show a battle in a browser."
-    )
+    parser = argparse.ArgumentParser(prog="python -m cleanrl_games.envs.vgc replay", description="Show a battle in a browser.")
     add_arguments(parser)
     return run(parser.parse_args(argv))
 
