@@ -56,9 +56,14 @@ function reverseCheck(side, request, random) {
     (legal ? allowed.add(action) : forbidden.push(action));
   }
   const understood = new Set();
+  const flags = side.active.map(mon => mon?.switchFlag);
+  const undo = () => {
+    side.choice.cantUndo = false;
+    side.active.forEach((mon, slot) => { if (mon) mon.switchFlag = flags[slot]; }); // Revival Blessing clears it while choosing
+  };
   for (const action of allowed) {
     if (side.choose(mdbo.choiceOf(action, request)) && side.isChoiceDone()) understood.add(side.getChoice());
-    side.choice.cantUndo = false;
+    undo();
   }
   for (let i = 0; i < 12 && forbidden.length; i++) {
     const choice = mdbo.choiceOf(forbidden[random(forbidden.length)], request);
@@ -68,7 +73,7 @@ function reverseCheck(side, request, random) {
     } catch (error) {
       if (!/switched too many/.test(error.message)) throw error;
     }
-    side.choice.cantUndo = false;
+    undo();
     totals[taken ? 'accepted' : 'refused']++;
     if (taken && failures.length < 20) failures.push(`accepted though masked: ${choice} for ${JSON.stringify(request)}`);
   }
