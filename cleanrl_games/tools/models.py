@@ -18,6 +18,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from cleanrl_games.envs.run import file_hash
+
 SCRIPTS = Path(__file__).resolve().parents[1]
 PARTS = ("metadata.json", "policy.pth", "obs_rms.npz")
 FIELDS = {"game": str, "script": str, "script_hash": str, "contract_hash": str, "args": dict}
@@ -90,11 +92,6 @@ def read_metadata(path):
         if not isinstance(metadata.get(field), kind):
             raise ModelError(f"{path}: metadata.json should have {field!r} as a {kind.__name__}, found {metadata.get(field)!r}.")
     return path, metadata
-
-
-def file_hash(path):
-    """As every script's own `script_hash()`."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
 def find_script(path, metadata, trust_source=False):

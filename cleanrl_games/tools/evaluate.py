@@ -1,0 +1,250 @@
+"""How well does it play? Win rates with 95 % intervals for models of any game, against scripted players and each other.
+
+    python cleanrl_games/tools/evaluate.py runs/<run> --against nh random runs/<other run> --episodes 1000
+
+A player is a run's folder, a model.zip, or the name of one of the game's scripted players. All fights of a pairing are
+played at once. A tie counts half; the interval is Wilson's.
+"""
+
+import dataclasses
+import itertools
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # before torch: AMX bf16 crashes on some machines
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import numpy as np
+import torch
+import tyro
+
+from cleanrl_games.envs import run
+from cleanrl_games.tools import models
+
+
+@dataclasses.dataclass
+class Args:
+    players: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN_OR_MODEL…")]
+    """whom to judge: run folders, model.zip files, or scripted players by name"""
+    against: tuple[str, ...] = ()
+    """whom they play: the same kinds of players; empty = every scripted player of the game"""
+    episodes: int = 1000
+    """games per pairing"""
+    seed: int = 1
+    """seed of the games and of both players' dice; every pairing gets the same games"""
+    deterministic: bool = False
+    """models take the likeliest action instead of sampling"""
+    loadouts: tuple[str, ...] = ()
+    """OSRS: loadouts to fight with; empty = what the judged model was trained with"""
+    json: str = ""
+    """also write the results to this JSON file"""
+    video: str = ""
+    """also make a GIF of each pairing's first game; with several pairings their names go into the file's name"""
+    game: str = ""
+    """the game, needed only when all players are scripted"""
+    threads: int = 1
+    """torch threads"""
+    trust_source: bool = False
+    """rebuild a model with the script.py beside it when no script here has its hash; this runs that file's code"""
+
+
+# ---------------------------------------------------------------------------------------------------------------- games
+
+
+@dataclasses.dataclass
+class Game:
+    """What this tool needs to know of a game.
+
+    `baselines()` names its scripted players. `matches(player, opponent, episodes, args, video, progress)` plays: players
+    are Models or names of baselines, `progress(games done)` may be called at any time, and the scores come back as an
+    array, one number per game in the player's favour: 1 won, 0.5 tied, 0 lost.
+    """
+
+    baselines: Callable
+    matches: Callable
+
+
+OSRS_FIGHTS_AT_ONCE = 4096  # some 12 kB each; more than this gain no speed
+
+
+def osrs_baselines():
+    from cleanrl_games.envs.osrs import BASELINES
+
+    return BASELINES
+
+
+class Watched:
+    """A player that tells how many fights of its batch are over, which is all `play_fights` lets one see."""
+
+    def __init__(self, player, progress):
+        self.player, self.progress = player, progress
+
+    def act(self, obs, masks, rows, actions):
+        self.progress(len(obs) // 2 - len(rows))
+        self.player.act(obs, masks, rows, actions)
+
+
+def osrs_matches(player, opponent, episodes, args, video, progress):
+    from cleanrl_games.envs.osrs import Baseline
+    from cleanrl_games.envs.osrs.match import play_fights
+
+    # The judged model fights as it was trained; a scripted one as its opponent was.
+    judged = next((side for side in (player, opponent) if isinstance(side, models.Model)), None)
+    trained = run.check_settings(judged.script.Args, judged.args, f"{judged.path}, args in metadata.json") if judged else {}
+    settings = {name: trained[name] for name in ("mirror", "max_ticks") if name in trained}
+    settings |= {
+        "loadouts": args.loadouts or tuple(trained.get("loadouts", ("lms_med",))),
+        "loadout_file": trained.get("loadout_file") or None,
+    }
+
+    def seat(side, fights, seed):
+        if isinstance(side, models.Model):
+            return side.script.Player(side.agent, seed, args.deterministic)
+        return Baseline(side, 2 * fights, seed)
+
+    scores = []
+    for done in range(0, episodes, OSRS_FIGHTS_AT_ONCE):
+        fights = min(OSRS_FIGHTS_AT_ONCE, episodes - done)
+        # Three seeds per batch: were both players' dice the same, equal players would move alike.
+        seeds = [int(seed) for seed in np.random.SeedSequence([args.seed, done]).generate_state(3)]
+        watched = Watched(seat(player, fights, seeds[1]), lambda over, done=done: progress(done + over))
+        batch, _ = play_fights(watched, seat(opponent, fights, seeds[2]), fights, seeds[0], "" if done else video, **settings)
+        scores.append(batch)
+        progress(done + fights)
+    return np.concatenate(scores)
+
+
+GAMES = {"osrs": Game(osrs_baselines, osrs_matches)}
+
+
+# ------------------------------------------------------------------------------------------------------------- the tool
+
+
+def find_players(args):
+    """Words of the command line → (game, players, opponents), each a dict from a name for the table to a Model or baseline."""
+    known = {name for game in GAMES.values() for name in game.baselines()}
+    loaded, game = {}, args.game
+    if game and game not in GAMES:
+        raise models.ModelError(f"--game should be one of {', '.join(GAMES)}, found {game!r}.")
+    for word in (*args.players, *args.against):
+        if word not in known and word not in loaded:
+            loaded[word] = models.load(word, game or None, args.trust_source)
+            game = loaded[word].game
+    if game not in GAMES:
+        what = f"There is no way yet to evaluate {game!r}" if game else "All players are scripted: say which game with --game"
+        raise models.ModelError(f"{what}; there are: {', '.join(GAMES)}.")
+    baselines = GAMES[game].baselines()
+
+    def named(words):
+        found = {}
+        for word in words:
+            if word in loaded:
+                name = loaded[word].name
+                if any(model.name == name and model.path != loaded[word].path for model in loaded.values()):
+                    name = str(loaded[word].path)  # two runs of one name in different folders
+                found[name] = loaded[word]
+            elif word in baselines:
+                found[word] = word
+            else:
+                raise models.ModelError(f"{word!r} is a scripted player of another game; {game} has: {', '.join(baselines)}.")
+        return found
+
+    return game, named(args.players), named(args.against or baselines)
+
+
+def video_path(video, player, opponent, several):
+    if not video or not several:
+        return video
+    words = re.sub(r"[^\w.-]+", "_", f"{player}_vs_{opponent}")
+    return str(Path(video).with_name(f"{Path(video).stem}_{words}{Path(video).suffix}"))
+
+
+def play_all(args, game, players, opponents, progress):
+    """Every player against every opponent; yields a result after each pairing, ready for JSON."""
+    pairings = list(itertools.product(players.items(), opponents.items()))
+    for number, ((name, player), (other, opponent)) in enumerate(pairings):
+        video = video_path(args.video, name, other, len(pairings) > 1)
+        start, before = time.perf_counter(), number * args.episodes
+        try:
+            scores = GAMES[game].matches(player, opponent, args.episodes, args, video, lambda done, before=before: progress(before + done))
+        except (ValueError, OSError) as error:  # a loadout that is not there, a video that cannot be written
+            raise models.ModelError(f"{name} against {other}: {error}") from None
+        rate, low, high = run.wilson(float(scores.mean()), len(scores))
+        yield {
+            "player": name, "opponent": other, "game": game, "episodes": len(scores), "seed": args.seed, "deterministic": args.deterministic,
+            "win_rate": rate, "low": low, "high": high,
+            "won": int((scores == 1).sum()), "tied": int((scores == 0.5).sum()), "lost": int((scores == 0).sum()),
+            "seconds": round(time.perf_counter() - start, 2), "video": video,
+        }  # fmt: skip
+
+
+def show(console, results, title):
+    from rich.table import Table
+
+    table = Table(title=title)
+    for column in ("player", "opponent"):
+        table.add_column(column, overflow="fold")
+    for column in ("win rate", "95 % interval", "won", "tied", "lost"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for result in results:
+        numbers = [f"{result[key]:,}" for key in ("won", "tied", "lost")]
+        interval = f"{result['low']:.1%} – {result['high']:.1%}"
+        table.add_row(result["player"], result["opponent"], f"{result['win_rate']:.1%}", interval, *numbers)
+    console.print(table)
+
+
+def check(args):
+    """Settings and places to write to, before minutes are spent on games."""
+    if not args.players:
+        raise models.ModelError("There is nobody to judge: give run folders or model.zip files.")
+    if args.episodes < 1:
+        raise models.ModelError(f"--episodes should be at least 1, found {args.episodes}.")
+    if args.threads < 1:
+        raise models.ModelError(f"--threads should be at least 1, found {args.threads}.")
+    for flag, path in (("--json", args.json), ("--video", args.video)):
+        if path and not Path(path).absolute().parent.is_dir():
+            raise models.ModelError(f"{flag} {path}: there is no folder {Path(path).absolute().parent} to write to.")
+    if args.video and Path(args.video).suffix != ".gif":
+        raise models.ModelError(f"--video should name a .gif file, found {args.video}.")
+
+
+def main(argv=None):
+    args = tyro.cli(Args, args=argv, description=__doc__)
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    # Without a terminal rich assumes 80 columns and would break long run names over several lines.
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    results, stopped, game = [], False, args.game
+    try:
+        check(args)
+        torch.set_num_threads(args.threads)
+        game, players, opponents = find_players(args)
+        total = len(players) * len(opponents) * args.episodes
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+            task = bar.add_task("games", total=total)
+            for result in play_all(args, game, players, opponents, lambda done: bar.update(task, completed=done)):
+                results.append(result)
+                if bar.disable:  # no terminal: a line per pairing says that it is alive
+                    print(f"{len(results)} of {len(players) * len(opponents)} pairings done", file=sys.stderr, flush=True)
+    except models.ModelError as error:
+        raise SystemExit(str(error)) from None
+    except KeyboardInterrupt:
+        stopped = True
+    show(console, results, f"{game}, {args.episodes:,} games each, seed {args.seed}{', deterministic' if args.deterministic else ''}")
+    if args.json:
+        run.write_atomically(args.json, lambda path: path.write_text(json.dumps({"results": results}, indent=1) + "\n"))
+    if stopped:
+        raise SystemExit("Stopped: these are the pairings that were finished.")
+    return results
+
+
+if __name__ == "__main__":
+    main()
