@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cleanrl_games.envs.vgc.install import (
+    InstallError,
     cache_folder,
     ensure_showdown,
     lock_hash,
@@ -169,10 +170,7 @@ def generate_teams(battle_format: str, split: str, size: int, seed: int) -> list
     if size < 1:
         raise TeamError(f"A pool of {size} generated teams was asked for: it needs at least one.")
     request = {"command": "generate", "format": battle_format, "size": size, "seed": seed, "split": split}
-    return [
-        Team(answer["name"], answer["packed"], tuple(answer["species"]), "", split == "eval")
-        for answer in ask_node(request)["teams"]
-    ]
+    return [Team(answer["name"], answer["packed"], tuple(answer["species"]), "", split == "eval") for answer in ask_node(request)["teams"]]
 
 
 def export_teams(packed: list[str]) -> list[str]:
@@ -192,9 +190,7 @@ def ask_node(request: dict) -> dict:
             return stored["answer"]
     command = node_command(TEAMS_JS)
     try:
-        done = subprocess.run(
-            command, input=text, env=node_env(ensure_showdown()), capture_output=True, text=True, timeout=NODE_TIMEOUT
-        )
+        done = subprocess.run(command, input=text, env=node_env(ensure_showdown()), capture_output=True, text=True, timeout=NODE_TIMEOUT)
     except subprocess.TimeoutExpired as error:
         raise TeamError(f"Checking teams took longer than {NODE_TIMEOUT} s: give fewer of them.") from error
     if done.returncode:
@@ -227,23 +223,19 @@ def markdown_table(teams: list[Team]) -> str:
     lines = ["| team | split | idea | six |", "|---|---|---|---|"]
     for team in sorted(teams, key=lambda team: (team.held_out, team.name)):
         name = team.name.rsplit("/", 1)[-1]
-        lines.append(
-            f"| `{name}` | {'eval' if team.held_out else 'train'} | {team.title} | {', '.join(team.species)} |"
-        )
+        lines.append(f"| `{name}` | {'eval' if team.held_out else 'train'} | {team.title} | {', '.join(team.species)} |")
     return "\n".join(lines)
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m cleanrl_games.envs.vgc.teams", description="Check a folder of teams."
-    )
+    parser = argparse.ArgumentParser(prog="python -m cleanrl_games.envs.vgc.teams", description="Check a folder of teams.")
     parser.add_argument("source", help="a folder of PokePaste .txt files, or 'shipped'")
     parser.add_argument("--battle-format", default="gen9vgc2024regg")
     parser.add_argument("--table", action="store_true", help="print the teams as a Markdown table")
     args = parser.parse_args(argv)
     try:
         pool = TeamPool(args.source, args.battle_format, split="all")
-    except ValueError as error:
+    except (ValueError, InstallError) as error:
         print(error, file=sys.stderr)
         return 1
     if args.table:

@@ -100,7 +100,7 @@ function trainForTournament(dex, raw) {
   let plus, minus;
   if (supports) {
     plus = species.baseStats.def < species.baseStats.spd ? 'def' : 'spd';
-    minus = striking.length === 0 || !mixed ? (striking.length ? other : 'atk') : 'spe';
+    minus = striking.length === 0 ? 'atk' : mixed ? 'spe' : other;
     evs[plus] = 140;
     evs[plus === 'def' ? 'spd' : 'def'] = 116;
   } else if (wantsSlow || spe <= 50) {
