@@ -9,12 +9,12 @@ not keep a thing or keeps it wrongly the column comes from the Tracker; docs/vgc
 """
 
 import numpy as np
-from poke_env.battle import DoubleBattle, Pokemon, SideCondition, Weather
-from poke_env.battle import Field as BattleField
+from poke_env.battle import DoubleBattle, Effect, Field, Pokemon, Weather
+from poke_env.data import GenData
 from poke_env.teambuilder import Teambuilder
 
-from cleanrl_games.envs.vgc.roster import STELLAR, Mon, Slot
-from cleanrl_games.envs.vgc.tracker import ROOMS, TERRAINS, TIMED, WEATHERS, Tracker
+from cleanrl_games.envs.vgc.roster import ILLUSION, STELLAR, Mon
+from cleanrl_games.envs.vgc.tracker import TIMED, Tracker
 from cleanrl_games.envs.vgc.vocabulary import (
     BOOSTS,
     FLOATS,
@@ -26,14 +26,58 @@ from cleanrl_games.envs.vgc.vocabulary import (
     SPECIES_FACTS,
     STATS,
     STATUSES,
+    VOCAB,
     find,
     same_species,
 )
 
 __all__ = ["FLOATS", "INTS", "LAYOUT", "SIZES", "Observer", "hear"]
 
+POKEDEX = GenData.from_gen(9).pokedex
 LASTS_OF = {"Tailwind": 4, "Safeguard": 5, "Mist": 5}
 LAYERS = {"Spikes": 3, "Toxic Spikes": 2}
+WEATHERS = {
+    Weather.SUNNYDAY: "sun",
+    Weather.RAINDANCE: "rain",
+    Weather.SANDSTORM: "sand",
+    Weather.SNOWSCAPE: "snow",
+    Weather.SNOW: "snow",
+    Weather.HAIL: "snow",
+    Weather.DESOLATELAND: "harsh_sun",
+    Weather.PRIMORDIALSEA: "heavy_rain",
+    Weather.DELTASTREAM: "strong_winds",
+}
+TERRAINS = {Field[f"{name.upper()}_TERRAIN"]: name for name in ("electric", "grassy", "misty", "psychic")}
+ROOMS = {Field.TRICK_ROOM: "Trick Room", Field.GRAVITY: "Gravity", Field.MAGIC_ROOM: "Magic Room", Field.WONDER_ROOM: "Wonder Room"}
+# Effects that poke-env starts and ends when the protocol does.
+EFFECTS = {
+    name: (Effect[name.upper()],)
+    for name in (
+        "confusion",
+        "taunt",
+        "encore",
+        "disable",
+        "torment",
+        "leech_seed",
+        "yawn",
+        "imprison",
+        "heal_block",
+        "attract",
+        "throat_chop",
+        "salt_cure",
+        "smack_down",
+        "magnet_rise",
+        "syrup_bomb",
+        "curse",
+        "uproar",
+        "slow_start",
+        "substitute",
+        "commander",
+    )
+} | {
+    f"paradox_{stat}": (Effect[f"PROTOSYNTHESIS{stat.upper()}"], Effect[f"QUARKDRIVE{stat.upper()}"])
+    for stat in ("atk", "def", "spa", "spd", "spe")
+}
 
 
 def hear(battle: DoubleBattle, message: list[str]):
@@ -100,16 +144,35 @@ class Observer:
 
     # ------------------------------------------------------------------------------------------- Pokémon
 
+    def doubtful(self, mine: bool) -> bool:
+        """Whether an Illusion may be about: poke-env then credits the wrong Pokémon, the Tracker goes by slots."""
+        if mine:
+            return any(mon.ability == ILLUSION for mon in self.tracker.own.values())
+        return self.tracker.deceivers
+
+    def poke_env_mon(self, mon: Mon) -> Pokemon:
+        battle = self.battle
+        if mon.entry:
+            return battle.team[mon.entry["ident"]]
+        known = [*battle._opponent_team.values(), *battle.teampreview_opponent_team]
+        return next(other for other in known if same_species(find("species", other.species), mon.species))
+
     def slot_of(self, mon: Mon, indices: tuple[int, ...]) -> int:
         return next((index for index in indices if self.tracker.slots[index].mon is mon), -1)
 
     def write_mon(self, row: Row, mon: Mon, index: int):
-        slot = self.tracker.slots[index] if index >= 0 else None
+        tracker = self.tracker
+        mine = mon.entry is not None
+        slot = tracker.slots[index] if index >= 0 else None
+        known = self.poke_env_mon(mon)
         species = slot.looks if slot else mon.species
         row.id("species", species)
-        ability = slot.shown_ability if slot and index > 1 else mon.ability
-        row.id("ability", NONE if slot and slot.suppressed else ability)
-        row.id("item", mon.item)
+        if mine:  # of the opponent's items and abilities poke-env misses what a line says in passing
+            row.id("ability", NONE if slot and slot.suppressed else find("abilities", known.ability))
+            row.id("item", find("items", known.item) if known.item else NONE)
+        else:
+            row.id("ability", NONE if slot and slot.suppressed else slot.shown_ability if slot else mon.ability)
+            row.id("item", mon.item)
         row.id("lost_item", mon.lost_item)
         if slot:
             types = slot.current_types()
@@ -121,17 +184,26 @@ class Observer:
             row.id(column, value)
         row.id("tera_type", mon.tera)
         row.set("present", 1)
-        row.set("hp", mon.hp)
-        row.set("fainted", mon.fainted)
-        if mon.status:
-            row.set(f"status_{STATUSES[mon.status]}", 1)
+        if self.doubtful(mine):
+            hp, fainted, status, shown = mon.hp, mon.fainted, STATUSES[mon.status], mon.shown
+        else:
+            fainted, shown = known.fainted, known.revealed
+            status = known.status.name.lower() if known.status and not fainted else ""
+            # poke-env guesses what Regenerator healed off the field; a Pokémon it has not met has no HP at all.
+            guessed = not mine and (not known.max_hp or known.ability == "regenerator")
+            hp = mon.hp if guessed else known.current_hp_fraction
+        row.set("hp", hp)
+        row.set("fainted", fainted)
+        if status:
+            row.set(f"status_{status}", 1)
         row.set("status_turns", min(1, mon.status_turns / 8))
         if slot and not mon.fainted:
             row.set("active_b" if index & 1 else "active_a", 1)
-        row.set("shown", mon.shown)
-        row.set("terastallized", mon.terastallized)
-        for stat, value in zip(STATS, SPECIES_FACTS[species][2]):
-            row.set(f"base_{stat}", value / 255)
+        row.set("shown", shown)
+        row.set("terastallized", mon.terastallized)  # ends with fainting; poke-env keeps it
+        base = POKEDEX[VOCAB["species"][species]]["baseStats"]  # poke-env's Pokémon keeps a forme it has changed back from
+        for stat in STATS:
+            row.set(f"base_{stat}", base[stat] / 255)
 
     def write_move(self, row: Row, number: int, move: int, left: float, usable: bool):
         _, category, power, accuracy, priority, _ = MOVE_FACTS[move]
@@ -152,9 +224,9 @@ class Observer:
                 move = find("moves", name)
                 usable = offered is None or any(m["id"] == name and not m.get("disabled") for m in offered)
                 self.write_move(row, number, move, mon.pp_left.get(move, 1), usable)
-            stats = self.battle.team[entry["ident"]].stats
+            known = self.battle.team[entry["ident"]]
             for stat in STATS:
-                row.set(f"stat_{stat}", stats[stat] / 250)
+                row.set(f"stat_{stat}", known.stats[stat] / 250)
             row.set("commanding", entry.get("commanding", False))
             row.set("reviving", entry.get("reviving", False))
 
@@ -186,13 +258,18 @@ class Observer:
         row.id("row", index + 1 if index < 2 else next(i for i, mon in enumerate(tracker.opp, 1) if mon is slot.mon))
         row.id("last_move", slot.last_move)
         row.id("disabled_move", slot.disabled_move)
+        known = (self.battle.active_pokemon + self.battle.opponent_active_pokemon)[index]
+        trusted = known is not None and not self.doubtful(index < 2) and not slot.handed_over
+        boosts = known.boosts if trusted else slot.boosts
         for stat in BOOSTS:
-            row.set(f"boost_{stat}", slot.boosts[stat] / 6)
+            row.set(f"boost_{stat}", boosts[stat] / 6)
         row.set("turns_active", min(1, slot.ends / 10))
         row.set("first_turn", slot.actions == 0)
         row.set("protect_count", min(1, slot.protects / 3))
         for effect, value in slot.effects.items():
             row.set(effect, value)
+        for column, effects in EFFECTS.items() if trusted else ():
+            row.set(column, any(effect in known.effects for effect in effects))
         if index < 2 and "active" in request:
             offer = request["active"][index]
             row.set("can_tera", bool(offer.get("canTerastallize")))
@@ -200,35 +277,43 @@ class Observer:
             row.set("maybe_trapped", bool(offer.get("maybeTrapped")))
 
     def write_field(self, row: Row):
-        tracker, request = self.tracker, self.tracker.request
+        battle, tracker, request = self.battle, self.tracker, self.tracker.request
         picks = min(tracker.picks, len(tracker.opp))
         row.set("preview", bool(request.get("teamPreview")))
         row.set("forced", "forceSwitch" in request)
-        row.set("turn", tracker.turn / 25)
+        row.set("turn", battle.turn / 25)
         row.set("open_sheets", tracker.sheets)
         row.set("own_left", sum(not e["condition"].endswith(" fnt") for e in request["side"]["pokemon"]) / 6)
         row.set("opp_left", (picks - sum(mon.fainted for mon in tracker.opp)) / 6)
         row.set("opp_unseen", max(0, picks - sum(mon.shown for mon in tracker.opp)) / 4)
         row.set("own_tera_left", not tracker.own_tera)
         row.set("opp_tera_left", not tracker.opp_tera)
-        if tracker.weather:
-            row.set(f"weather_{tracker.weather}", 1)
-            if tracker.weather in ("sun", "rain", "sand", "snow"):
+        for weather in battle.weather:
+            row.set(f"weather_{WEATHERS[weather]}", 1)
+            if WEATHERS[weather] in ("sun", "rain", "sand", "snow"):
                 self.write_span(row, "weather_left", tracker.weather_ends)
-        if tracker.terrain:
-            row.set(f"terrain_{tracker.terrain}", 1)
-            self.write_span(row, "terrain_left", tracker.terrain_ends)
-        for room, ends in tracker.rooms.items():
-            row.set(room.lower().replace(" ", "_"), max(0, 5 - ends) / 5)
-        for side, conditions in zip(("own", "opp"), tracker.sides):
-            for name, value in conditions.items():
-                column = f"{side}_{name.lower().replace(' ', '_')}"
-                if name in LASTS_OF:
-                    row.set(column, max(0, LASTS_OF[name] - value) / LASTS_OF[name])
-                elif name in TIMED:
-                    self.write_span(row, column, value)
-                else:
-                    row.set(column, value / LAYERS.get(name, value))
+        for effect in battle.fields:
+            if effect in TERRAINS:
+                row.set(f"terrain_{TERRAINS[effect]}", 1)
+                self.write_span(row, "terrain_left", tracker.terrain_ends)
+            elif effect in ROOMS:
+                row.set(effect.name.lower(), max(0, 5 - tracker.rooms[ROOMS[effect]]) / 5)
+        for side, conditions, ends in (
+            ("own", battle.side_conditions, tracker.sides[0]),
+            ("opp", battle.opponent_side_conditions, tracker.sides[1]),
+        ):
+            for condition, layers in conditions.items():
+                self.write_condition(row, f"{side}_{condition.name.lower()}", condition.name.replace("_", " ").title(), layers, ends)
+
+    def write_condition(self, row: Row, column: str, name: str, layers: int, ends: dict[str, int]):
+        if name in LASTS_OF:
+            row.set(column, max(0, LASTS_OF[name] - ends[name]) / LASTS_OF[name])
+        elif name in TIMED:
+            self.write_span(row, column, ends[name])
+        elif name in LAYERS:
+            row.set(column, layers / LAYERS[name])
+        elif column in row.group.floats:
+            row.set(column, 1)
 
     def write_span(self, row: Row, column: str, passed: int):
         """Five ends of turn, or eight if an item that was not shown prolongs it: past the fifth, eight is certain."""

@@ -106,6 +106,7 @@ class Slot:
         self.protects_before = 0
         self.hit_by: Event | None = None
         self.odd = False
+        self.handed_over = False  # poke-env knows neither Baton Pass and Shed Tail nor who copies whose stages
 
     @property
     def looks(self) -> int:
@@ -231,6 +232,7 @@ class Roster:
         self.leave(index)
         slot.mon = mon
         slot.clear()
+        slot.handed_over = how in ("Baton Pass", "Shed Tail")
         if how == "Baton Pass":
             slot.boosts = boosts
             slot.effects = {name: value for name, value in effects.items() if name in PASSED}
@@ -298,17 +300,18 @@ class Roster:
         index = self.index_of(message[2])
         slot = self.slots[index]
         slot.mon.hp, slot.mon.fainted, slot.mon.status = 0.0, True, 0
+        slot.mon.terastallized = False  # and should it be revived, it is not any more
         if slot.hit_by:
             slot.hit_by.faints += 1
         self.leave(index)
         slot.clear()
 
     def details_change(self, message):
-        index = self.index_of(message[2])
+        index, mon = self.index_of(message[2]), self.mon_of(message[2])
         if index >= 0:
-            slot = self.slots[index]
-            slot.species = slot.ability = 0
-            self.change_species(slot.mon, parse_details(message[3])[0])
+            self.slots[index].species = self.slots[index].ability = 0
+        if mon:  # off the field too: Terapagos changes back when it faints
+            self.change_species(mon, parse_details(message[3])[0])
 
     def forme_change(self, message):
         slot = self.slots[self.index_of(message[2])]
@@ -379,7 +382,9 @@ class Roster:
         elif kind == "-invertboost":
             slot.boosts = {stat: -stage for stat, stage in slot.boosts.items()}
         elif kind == "-copyboost":
-            slot.boosts = dict(self.slots[self.index_of(message[3])].boosts)
+            other = self.slots[self.index_of(message[3])]
+            slot.boosts = dict(other.boosts)
+            slot.handed_over = other.handed_over = True
         elif kind == "-swapboost":
             other = self.slots[self.index_of(message[3])]
             named = message[4] if len(message) > 4 and not message[4].startswith("[") else ", ".join(BOOSTS)

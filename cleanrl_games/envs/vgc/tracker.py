@@ -149,9 +149,7 @@ class Tracker(Roster):
         slot = self.slots[index]
         if message[3].startswith("ability: "):
             self.show_ability(index, message[3][9:])
-            if (
-                message[3] != "ability: Truant"
-            ):  # Damp, Armor Tail …: the line names the holder, the other one is stopped
+            if message[3] != "ability: Truant":  # Damp, Armor Tail …: the line names the holder, the other one is stopped
                 if self.event:
                     self.event.no_effect += 1
                 return
@@ -444,7 +442,7 @@ class Tracker(Roster):
             mon.terastallized = bool(entry.get("terastallized"))
             self.own_tera |= mon.terastallized
             mon.entry = entry
-            if position < 2 and entry["active"]:
+            if position < 2 and entry["active"] and not request.get("teamPreview"):
                 self.slots[position].mon = mon
         for entry, active in zip(request["side"]["pokemon"], request.get("active", [])):
             mon = self.own[entry["ident"].split(": ", 1)[1]]

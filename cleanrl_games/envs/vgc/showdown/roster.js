@@ -171,7 +171,7 @@ class Roster {
 
   changeSpecies(mon, species) {
     mon.species = species;
-    if (!this.sheets || vocab.abilitiesOf(species).length === 1) mon.learnFrom(species);
+    mon.learnFrom(species);
     if (mon.belief) this.beliefs.adopt(mon);
   }
 
@@ -255,6 +255,7 @@ class Roster {
     slot.mon.hp = 0;
     slot.mon.fainted = true;
     slot.mon.status = 0;
+    slot.mon.terastallized = false; // and should it be revived, it is not any more
     if (slot.hitBy) slot.hitBy.faints++;
     this.leave(index);
     slot.clear();
@@ -371,7 +372,7 @@ class Roster {
       mon.terastallized = !!entry.terastallized;
       if (mon.terastallized) this.ownTera = true;
       mon.entry = entry;
-      if (i < 2 && entry.active) this.slots[i].mon = mon;
+      if (i < 2 && entry.active && !req.teamPreview) this.slots[i].mon = mon;
     }
     if (req.active) {
       for (let i = 0; i < req.active.length; i++) {

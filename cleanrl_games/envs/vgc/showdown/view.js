@@ -322,11 +322,12 @@ class BattleView extends Roster {
 
   detailsChange(args) {
     const index = this.slotOf(args[2]);
-    if (index < 0) return;
-    const slot = this.slots[index];
-    slot.species = 0;
-    slot.ability = 0;
-    this.changeSpecies(slot.mon, vocab.details(args[3]).species);
+    if (index >= 0) {
+      this.slots[index].species = 0;
+      this.slots[index].ability = 0;
+    }
+    const mon = this.monOf(args[2]); // off the field too: Terapagos changes back when it faints
+    if (mon) this.changeSpecies(mon, vocab.details(args[3]).species);
   }
 
   formeChange(args) {
