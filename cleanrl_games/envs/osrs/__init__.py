@@ -1,5 +1,25 @@
 """Old School RuneScape NH fights: a batch simulator, the same contract against a real server, scripted players, pictures."""
 
+from pathlib import Path
+
+
+def _drop_stale_machine_code():
+    """Numba's cache watches the file of a function, not the files of the functions it calls.
+
+    So that an edited rule is played everywhere, code compiled before the newest source of this package is thrown away.
+    """
+    here = Path(__file__).parent
+    newest = max(source.stat().st_mtime for source in here.glob("*.py"))
+    for compiled in here.glob("__pycache__/*.nb[ic]"):
+        try:
+            if compiled.stat().st_mtime < newest:
+                compiled.unlink()
+        except FileNotFoundError:  # another process was faster
+            pass
+
+
+_drop_stale_machine_code()
+
 from .baselines import BASELINES, Baseline
 from .contract import contract_hash
 from .loadouts import load_loadouts

@@ -71,9 +71,7 @@ class _Block:
 
     def done(self):
         if self.unread:
-            raise ValueError(
-                f"{self.where}: unknown field {sorted(self.unread)[0]!r}; remove it or correct its spelling."
-            )
+            raise ValueError(f"{self.where}: unknown field {sorted(self.unread)[0]!r}; remove it or correct its spelling.")
 
 
 def _parse(name, value, path):
@@ -114,9 +112,7 @@ def _parse(name, value, path):
             record["speed"][column] = block.number("speed", 1, 10)
             record["two_handed"][column] = block.truth("two_handed")
             style = "melee" if outfit == "special" else outfit
-            record["visible_strength"][column] = record["strength"][column] - hidden_strength.get(
-                f"{style}_strength", 0
-            )
+            record["visible_strength"][column] = record["strength"][column] - hidden_strength.get(f"{style}_strength", 0)
         if outfit == "mage":
             record["mage_special"] = block.choice("special", MAGE_SPECIALS)
         if outfit == "special":
@@ -138,9 +134,7 @@ def load_loadouts(path=None):
     try:
         content = yaml.safe_load(path.read_text())
     except FileNotFoundError:
-        raise FileNotFoundError(
-            f"No loadout file at {path}. Give a YAML file like {Path(__file__).with_name('loadouts.yaml')}."
-        ) from None
+        raise FileNotFoundError(f"No loadout file at {path}. Give a YAML file like {Path(__file__).with_name('loadouts.yaml')}.") from None
     except yaml.YAMLError as error:
         raise ValueError(f"{path} is not valid YAML: {error}") from None
     if not isinstance(content, dict) or not content:

@@ -106,9 +106,7 @@ def write_mask(me, foe, kit, params, mask):
     frozen, foe_frozen = remaining(me.freeze_timer) > 0, remaining(foe.freeze_timer) > 0
     melee = can_melee(me, foe) and can_hold(me, kit, MELEE)
     energy_needed = MELEE_ENERGY[kit.melee_special]
-    melee_special = (
-        kit.melee_special > 0 and me.energy >= energy_needed and can_melee(me, foe) and can_hold(me, kit, SPECIAL)
-    )
+    melee_special = kit.melee_special > 0 and me.energy >= energy_needed and can_melee(me, foe) and can_hold(me, kit, SPECIAL)
     ranged = can_hold(me, kit, RANGED)
     ranged_special = ranged and kit.ranged_special > 0 and me.energy >= RANGED_ENERGY[kit.ranged_special]
     ice = kit.lunar == 0 and me.magic >= ICE_SPELLS[-1, 0]

@@ -7,6 +7,7 @@ from .loadouts import MELEE
 
 # Styles of an attack; a protection prayer is the style it stops plus one, as in the prayer head.
 STYLE_MAGE, STYLE_RANGED, STYLE_MELEE = 0, 1, 2
+SPLASH = 3  # a spell that missed: it travels like one that hit, but leaves no hitsplat
 NO_PRAYER, SMITE, REDEMPTION = 0, 4, 5
 ICE, BLOOD = 1, 2
 DDS, AGS, CLAWS, GMAUL, VLS, SWH = range(1, 7)
@@ -32,9 +33,7 @@ ENERGY_TICKS, DRIFT_TICKS = 50, 100
 MAX_QUEUED = 12
 
 # Boost prayers in per cent, by [style][strong prayer known]: accuracy, strength, defence.
-BOOSTS = np.array(
-    [[[115, 100, 100], [125, 100, 125]], [[115, 115, 100], [120, 123, 125]], [[115, 115, 100], [120, 123, 125]]]
-)
+BOOSTS = np.array([[[115, 100, 100], [125, 100, 125]], [[115, 115, 100], [120, 123, 125]], [[115, 115, 100], [120, 123, 125]]])
 
 FIGHT = np.dtype(
     [

@@ -42,6 +42,7 @@ from .rules import (
     RANGED_ENERGY,
     REDEMPTION,
     SMITE,
+    SPLASH,
     STYLE_MAGE,
     STYLE_MELEE,
     STYLE_RANGED,
@@ -139,9 +140,7 @@ def drink(me, kit, potion):
     if potion == 1:
         me.brew -= 1
         me.hp = max(me.hp, min(me.hp + brew_heal(kit), kit.hitpoints_level + brew_heal(kit)))
-        me.defence = max(
-            me.defence, min(me.defence + kit.defence_level // 5 + 2, kit.defence_level + kit.defence_level // 5 + 2)
-        )
+        me.defence = max(me.defence, min(me.defence + kit.defence_level // 5 + 2, kit.defence_level + kit.defence_level // 5 + 2))
         # The server drains attack by a tenth of its base, the other three by a tenth of where they stand.
         me.attack = max(drain(me.attack, kit.attack_level), 0)
         me.strength = max(drain(me.strength, me.strength), 0)
@@ -157,12 +156,12 @@ def drink(me, kit, potion):
         me.prayer_points = min(me.prayer_points + kit.prayer_level // 4 + 8, kit.prayer_level)
     elif potion == 3:
         me.combat -= 1
-        me.attack = max(me.attack, boosted_by_combat(kit.attack_level))
-        me.strength = max(me.strength, boosted_by_combat(kit.strength_level))
-        me.defence = max(me.defence, boosted_by_combat(kit.defence_level))
+        me.attack = raised(me.attack, kit.attack_level, boosted_by_combat(kit.attack_level))
+        me.strength = raised(me.strength, kit.strength_level, boosted_by_combat(kit.strength_level))
+        me.defence = raised(me.defence, kit.defence_level, boosted_by_combat(kit.defence_level))
     else:
         me.ranging -= 1
-        me.ranged = max(me.ranged, boosted_by_ranging(kit.ranged_level))
+        me.ranged = raised(me.ranged, kit.ranged_level, boosted_by_ranging(kit.ranged_level))
     me.potion_timer = 3
     me.food_timer = max(me.food_timer, 3)
     me.attacking = 0
@@ -171,6 +170,12 @@ def drink(me, kit, potion):
 @njit(cache=True)
 def restored(level, base):
     return level if level >= base else min(level + base // 4 + 8, base)
+
+
+@njit(cache=True)
+def raised(level, base, ceiling):
+    """A sip lifts a level from where it stands, so a drained one does not reach the ceiling at once."""
+    return max(level, min(level + ceiling - base, ceiling))
 
 
 @njit(cache=True)
@@ -213,38 +218,37 @@ def distance_between(me, foe):
 
 
 @njit(cache=True)
+def coin(fight):
+    return 1 - 2 * roll(fight, 2)
+
+
+@njit(cache=True)
 def click_movement(fight, me, foe, movement, farcast):
-    """1 next to the target, 2 under it, 3 to a tile at a distance, 4 diagonal to it. Ties between tiles are thrown."""
+    """1 next to the target, 2 under it, 3 to a tile at a distance, 4 diagonal to it; one of the nearest such tiles."""
     dx, dy = me.x - foe.x, me.y - foe.y
     gap = max(abs(dx), abs(dy))
+    ring = farcast + 1 if movement == 3 else 1
     if movement == 2:
         walk_to(me, foe.x, foe.y)
         return
+    beside, diagonal = abs(dx) + abs(dy) == 1, abs(dx) == 1 and abs(dy) == 1
+    if (movement == 1 and beside) or (movement == 4 and diagonal) or (movement == 3 and gap == ring):
+        return
+    # The nearest tiles of the ring are those of its side towards the fighter that can be reached in the same time.
+    along_x = abs(dx) > abs(dy) or (abs(dx) == abs(dy) and roll(fight, 2) == 0)
+    ahead, aside = (dx, dy) if along_x else (dy, dx)
+    ahead = ring * (sign(ahead) if ahead != 0 else coin(fight))
+    slack = max(abs(gap - ring), 1)
+    low, high = max(aside - slack, -ring), min(aside + slack, ring)
     if movement == 1:
-        if abs(dx) + abs(dy) == 1:
-            return
-        along_x = abs(dx) > abs(dy) or (abs(dx) == abs(dy) and roll(fight, 2) == 0)
-        tx, ty = (sign(dx), 0) if along_x else (0, sign(dy))
-        if gap == 0:
-            tx, ty = (1, 0) if roll(fight, 2) == 0 else (0, 1)
-            if roll(fight, 2) == 0:
-                tx, ty = -tx, -ty
-    elif movement == 4:
-        if abs(dx) == 1 and abs(dy) == 1:
-            return
-        tx = sign(dx) if dx != 0 else 1 - 2 * roll(fight, 2)
-        ty = sign(dy) if dy != 0 else 1 - 2 * roll(fight, 2)
+        aside = 0
+    elif movement == 3:
+        aside = low + roll(fight, high - low + 1)
+    elif low == -1 and high == 1:
+        aside = coin(fight)
     else:
-        ring = farcast + 1
-        if gap == ring:
-            return
-        tx, ty = max(min(dx, ring), -ring), max(min(dy, ring), -ring)
-        if gap < ring:
-            along_x = abs(dx) > abs(dy) or (abs(dx) == abs(dy) and roll(fight, 2) == 0)
-            if along_x:
-                tx = ring * (sign(dx) if dx != 0 else 1 - 2 * roll(fight, 2))
-            else:
-                ty = ring * (sign(dy) if dy != 0 else 1 - 2 * roll(fight, 2))
+        aside = 1 if high == 1 else -1
+    tx, ty = (ahead, aside) if along_x else (aside, ahead)
     walk_to(me, foe.x + tx, foe.y + ty)
 
 
@@ -310,9 +314,28 @@ def in_reach(me, foe, kit, style):
 
 @njit(cache=True)
 def step_towards(me, x, y):
-    me.x += sign(x - me.x)
-    me.y += sign(y - me.y)
+    """One tile of the shortest path: straight while one axis is ahead of the other, diagonal from then on."""
+    dx, dy = x - me.x, y - me.y
+    if abs(dx) >= abs(dy):
+        me.x += sign(dx)
+    if abs(dy) >= abs(dx):
+        me.y += sign(dy)
     me.moved = 1
+
+
+@njit(cache=True)
+def chase(fight, me, foe, kit, style):
+    """Where an attacker that is out of reach walks: beside its target, which a ground click could ask for as well."""
+    gap = distance_between(me, foe)
+    me.has_destination, me.destination_x, me.destination_y = 0, me.x, me.y
+    if gap == 0:
+        me.has_destination, me.destination_x = 1, me.x + coin(fight)
+    elif not in_reach(me, foe, kit, style):
+        dx, dy = me.x - foe.x, me.y - foe.y
+        along_x = abs(dx) > abs(dy) or (gap == 1 and style == STYLE_MELEE) or abs(dx) == abs(dy)
+        me.has_destination = 1
+        me.destination_x = foe.x + sign(dx) if along_x else foe.x
+        me.destination_y = foe.y if along_x else foe.y + sign(dy)
 
 
 @njit(cache=True)
@@ -321,27 +344,17 @@ def move(fight, me, foe, kit):
     if me.freeze_timer > 0:
         me.has_destination = 0
         return
+    style = attack_style(me)
     if me.attacking:
-        me.has_destination = 0
-        style = attack_style(me)
-        for _ in range(2):
-            gap = distance_between(me, foe)
-            if gap == 0:
-                direction = 1 - 2 * roll(fight, 2)
-                step_towards(me, me.x + direction, me.y)
-            elif style == STYLE_MELEE and gap == 1 and me.x != foe.x and me.y != foe.y:
-                step_towards(me, foe.x, me.y)
-            elif (style == STYLE_MELEE and gap > 1) or (style == STYLE_RANGED and gap > kit.ranged_range) or gap > 10:
-                step_towards(me, foe.x, foe.y)
-            else:
-                return
-    elif me.has_destination:
-        for _ in range(2):
-            if me.x == me.destination_x and me.y == me.destination_y:
-                break
-            step_towards(me, me.destination_x, me.destination_y)
-        if me.x == me.destination_x and me.y == me.destination_y:
+        chase(fight, me, foe, kit, style)
+    if not me.has_destination:
+        return
+    for _ in range(2):
+        step_towards(me, me.destination_x, me.destination_y)
+        arrived = me.x == me.destination_x and me.y == me.destination_y
+        if arrived or (me.attacking and style != STYLE_MELEE and in_reach(me, foe, kit, style)):
             me.has_destination = 0
+            return
 
 
 @njit(cache=True)
@@ -365,6 +378,8 @@ def take_hits(fight, me, foe, kit, foe_kit):
         if me.hit_delay[i] > 0:
             me.hit_damage[kept], me.hit_delay[kept], me.hit_style[kept] = damage, me.hit_delay[i] - 1, style
             kept += 1
+            continue
+        if style == SPLASH:
             continue
         add_splat(me, damage)
         if me.vengeance and damage > 0:
@@ -471,9 +486,12 @@ def cast(fight, me, foe, kit, foe_kit, delay):
     if spell == ICE and damage >= 0 and foe.immunity_timer <= 0:
         foe.freeze_timer = ICE_SPELLS[best, 2]
         foe.immunity_timer = ICE_SPELLS[best, 2] + FREEZE_IMMUNITY
-        foe.has_destination = 0
+        foe.has_destination = foe.moved = 0
         me.new_freeze = ICE_SPELLS[best, 2]
+    missed = damage < 0
     damage = launch(fight, me, foe, kit, STYLE_MAGE, max(damage, 0), delay)
+    if missed and foe.hit_count > 0:
+        foe.hit_style[foe.hit_count - 1] = SPLASH
     if spell == BLOOD:
         heal(me, kit, damage // 4)
     me.spell, me.attacking = 0, 0
@@ -647,7 +665,9 @@ def turn(fight, me, foe, kit, foe_kit):
 @njit(cache=True)
 def tick(fight, a, b, kit_a, kit_b, action_a, action_b):
     fight.tick += 1
-    for me in (a, b):
+    for me, kit in ((a, kit_a), (b, kit_b)):
+        if me.splatted:  # the health bar over a fighter follows its hitsplat a tick late
+            me.shown_health = me.hp / kit.hitpoints_level
         clear_tick(me)
         count_timers(me)
     pass_time(fight, a, kit_a)
@@ -667,4 +687,7 @@ def tick(fight, a, b, kit_a, kit_b, action_a, action_b):
     if fight.pid_timer <= 0 and kit_a.fight != ARENA:
         fight.pid, fight.pid_timer = 1 - fight.pid, 40 + roll(fight, 21)
     if a.hp <= 0 or b.hp <= 0:
+        a.attacking = b.attacking = 0
+        for me in (a, b):
+            me.shown_health = 0.0 if me.hp <= 0 else me.shown_health
         fight.result = TIED if a.hp <= 0 and b.hp <= 0 else LOST if a.hp <= 0 else WON

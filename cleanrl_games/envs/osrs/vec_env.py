@@ -42,18 +42,14 @@ def start_all(fights, fighters, loadouts, pool, mirror, params, obs, masks):
 
 
 @njit(cache=True)
-def step_all(
-    actions, fights, fighters, loadouts, pool, mirror, params, max_ticks, obs, masks, facts, terms, ended, final_obs
-):
+def step_all(actions, fights, fighters, loadouts, pool, mirror, params, max_ticks, obs, masks, facts, terms, ended, final_obs):
     """One tick of every fight. An ended fight leaves its last observation in `final_obs` and starts anew at once."""
     for i in range(len(fights)):
         fight, a, b = fights[i], fighters[i, 0], fighters[i, 1]
         kit_a, kit_b = loadouts[a.loadout], loadouts[b.loadout]
         tick(fight, a, b, kit_a, kit_b, actions[i, 0], actions[i, 1])
         for me, kit in ((a, kit_a), (b, kit_b)):
-            if me.splatted:  # health is seen on hitsplats only
-                me.shown_health = max(me.hp, 0) / kit.hitpoints_level
-            elif params[0].quirks == 0:
+            if params[0].quirks == 0:  # otherwise health is seen on hitsplats only
                 me.shown_health = me.hp / kit.hitpoints_level
         observe(fight, 0, a, b, kit_a, kit_b, params[0], obs[i, 0], masks[i, 0])
         observe(fight, 1, b, a, kit_b, kit_a, params[0], obs[i, 1], masks[i, 1])
@@ -101,11 +97,7 @@ class NHVecEnv:
         self.mirror, self.max_ticks = mirror, max_ticks
         self.params = np.zeros(1, PARAMS).view(np.recarray)
         self.params[0] = (quirks, allow_smite, allow_redemption, move_if_can_attack)
-        self.reward_weights = (
-            np.zeros(contract.NUM_TERMS, np.float32)
-            if reward_weights is None
-            else np.asarray(reward_weights, np.float32)
-        )
+        self.reward_weights = np.zeros(contract.NUM_TERMS, np.float32) if reward_weights is None else np.asarray(reward_weights, np.float32)
         self.single_observation_space = gym.spaces.Box(-np.inf, np.inf, (contract.NUM_OBS,), np.float32)
         self.single_action_space = gym.spaces.MultiDiscrete(contract.HEAD_SIZES)
 
@@ -145,9 +137,7 @@ class NHVecEnv:
         for name, array in (("fights", self.fights), ("fighters", self.fighters)):
             saved = np.asarray(state[name], np.uint8)
             if saved.nbytes != array.nbytes:
-                raise ValueError(
-                    f"The saved {name} are {saved.nbytes} bytes, this environment's {array.nbytes}: other size or version."
-                )
+                raise ValueError(f"The saved {name} are {saved.nbytes} bytes, this environment's {array.nbytes}: other size or version.")
             array.view(np.uint8).reshape(-1)[:] = saved
         for i in range(self.num_fights):
             self._observe_again(i)
