@@ -11,80 +11,28 @@ taken, as Showdown's saved replays do). A kind of line that is not known is told
 import copy
 import json
 import re
-from functools import cache
 
-STATS = {
-    "atk": "Attack",
-    "def": "Defense",
-    "spa": "Sp. Atk",
-    "spd": "Sp. Def",
-    "spe": "Speed",
-    "accuracy": "accuracy",
-    "evasion": "evasion",
-}
-STATUSES = {
-    "brn": "was burned",
-    "par": "was paralysed",
-    "slp": "fell asleep",
-    "frz": "was frozen",
-    "psn": "was poisoned",
-    "tox": "was badly poisoned",
-}
-CURES = {
-    "brn": "burn healed",
-    "par": "paralysis wore off",
-    "slp": "woke up",
-    "frz": "thawed out",
-    "psn": "poison wore off",
-    "tox": "poison wore off",
-}
-WEATHERS = {
-    "RainDance": "Rain",
-    "SunnyDay": "Harsh sun",
-    "Sandstorm": "Sandstorm",
-    "Snow": "Snow",
-    "Snowscape": "Snow",
-    "Hail": "Hail",
-    "DesolateLand": "Extremely harsh sun",
-    "PrimordialSea": "Heavy rain",
-    "DeltaStream": "Strong winds",
-}
-CANNOT = {
-    "par": " is paralysed and cannot move",
-    "slp": " is fast asleep",
-    "frz": " is frozen solid",
-    "flinch": " flinched",
-    "recharge": " must recharge",
-    "nopp": " has no PP left",
-}
-GUARDS = ("Protect", "Wide Guard", "Quick Guard", "Endure", "Crafty Shield", "Mat Block")
+from cleanrl_games.envs.vgc.replay_words import (
+    CANNOT,
+    CURES,
+    GUARDS,
+    STATS,
+    STATUSES,
+    WEATHERS,
+    effect_name,
+    game_data,
+    move_name,
+    spaced,
+    to_id,
+    types_of,
+)
+
 # Bookkeeping of the server, chat, clocks: nothing of the battle is lost without them.
 SILENT = set(
     "|t:|j|J|l|L|n|N|c|c:|chat|inactive|inactiveoff|request|debug|error|bigerror|upkeep|rule|gen|gametype|clearpoke|start"
     "|teamsize|rated|seed|title|init|deinit|sentchoice|badge|uhtml|uhtmlchange|html|raw|join|leave|teampreview|-anim"
     "|-hitcount|-center|-message-silent|tempnotify|tempnotifyoff|noinit|-nothing|done|-candynamax|gametype".split("|")
 )
-
-
-@cache
-def game_data():
-    from poke_env.data import GenData  # read only when a replay is written: it holds every learnset
-
-    return GenData.from_gen(9)
-
-
-def to_id(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())
-
-
-def types_of(species: str) -> list[str]:
-    entry = game_data().pokedex.get(to_id(species))
-    return list(entry["types"]) if entry else []
-
-
-def move_name(packed: str) -> str:
-    entry = game_data().moves.get(to_id(packed))
-    return entry["name"] if entry else spaced(packed)
 
 
 def spectator_lines(text: str) -> list[str]:
@@ -99,15 +47,6 @@ def spectator_lines(text: str) -> list[str]:
             public.append(lines[index])
             index += 1
     return public
-
-
-def effect_name(effect: str) -> str:
-    """`move: Trick Room` and `ability: Drought` as people write them."""
-    return effect.split(": ", 1)[1] if re.match(r"(move|ability|item|condition|pokemon): ", effect) else effect
-
-
-def spaced(packed: str) -> str:
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", packed)
 
 
 class Board:
