@@ -1,0 +1,36 @@
+"""Commands of the VGC environment: python -m cleanrl_games.envs.vgc {servers,parity,columns,vocab,replay} …
+
+servers   real Showdown servers on loopback, until Ctrl-C
+parity    Node's observations against those computed from poke-env's DoubleBattle, decision by decision
+columns   writes the table of every column into docs/vgc_features.md
+vocab     writes vocab.json from the installed package
+replay    a battle log as a page that shows it turn by turn
+"""
+
+import argparse
+import importlib
+import sys
+
+COMMANDS = {"servers": "servers", "parity": "parity", "columns": "columns_doc", "vocab": "vocab_file", "replay": "replay"}
+
+
+def main(argv: list[str] | None = None) -> int:
+    argv = sys.argv[1:] if argv is None else argv
+    parser = argparse.ArgumentParser(
+        prog="python -m cleanrl_games.envs.vgc", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("command", choices=COMMANDS)
+    command = parser.parse_args(argv[:1]).command
+    # Only the command that was asked for is imported: poke-env alone takes a second.
+    module = importlib.import_module(f"cleanrl_games.envs.vgc.{COMMANDS[command]}")
+    parser = argparse.ArgumentParser(
+        prog=f"python -m cleanrl_games.envs.vgc {command}",
+        description=module.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    module.add_arguments(parser)
+    return module.run(parser.parse_args(argv[1:]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
