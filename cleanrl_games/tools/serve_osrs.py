@@ -327,6 +327,9 @@ class Server:
                 await self.write(writer, reply)
         except (TimeoutError, ConnectionError):
             pass  # too quiet, or gone: the others are not concerned
+        except asyncio.CancelledError:
+            if not self.stop.is_set():  # the server's own farewell is no fault for asyncio to report
+                raise
         finally:
             self.connections.discard(asyncio.current_task())
             writer.close()
