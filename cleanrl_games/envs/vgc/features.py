@@ -11,7 +11,6 @@ not keep a thing or keeps it wrongly the column comes from the Tracker; docs/vgc
 import numpy as np
 from poke_env.battle import DoubleBattle, Effect, Field, Pokemon, Weather
 from poke_env.data import GenData
-from poke_env.teambuilder import Teambuilder
 
 from cleanrl_games.envs.vgc.roster import ILLUSION, STELLAR, Mon
 from cleanrl_games.envs.vgc.tracker import TIMED, Tracker
@@ -31,7 +30,7 @@ from cleanrl_games.envs.vgc.vocabulary import (
     same_species,
 )
 
-__all__ = ["FLOATS", "INTS", "LAYOUT", "SIZES", "Observer", "hear"]
+__all__ = ["FLOATS", "INTS", "LAYOUT", "SIZES", "Observer"]
 
 POKEDEX = GenData.from_gen(9).pokedex
 LASTS_OF = {"Tailwind": 4, "Safeguard": 5, "Mist": 5}
@@ -78,24 +77,6 @@ EFFECTS = {
     f"paradox_{stat}": (Effect[f"PROTOSYNTHESIS{stat.upper()}"], Effect[f"QUARKDRIVE{stat.upper()}"])
     for stat in ("atk", "def", "spa", "spd", "spe")
 }
-
-
-def hear(battle: DoubleBattle, message: list[str]):
-    """Give one line to a DoubleBattle the way poke-env's Player does, which itself handles open team sheets."""
-    if message[1] == "showteam":
-        read_sheet(battle, message)
-    elif message[1] not in ("t:", "expire", "uhtmlchange", "win", "tie", "error", "bigerror"):
-        battle.parse_message(message)
-
-
-def read_sheet(battle: DoubleBattle, message: list[str]):
-    role = message[2]
-    sheet = Teambuilder.parse_packed_team("|".join(message[3:]))
-    mine = role == battle.player_role
-    for preview in battle.teampreview_team if mine else battle.teampreview_opponent_team:
-        entry = next(mon for mon in sheet if mon.nickname is not None and preview.identifies_as(mon.nickname))
-        mon = battle.get_pokemon(f"{role}: {entry.nickname}", details=preview._last_details)
-        mon._update_from_teambuilder(entry)
 
 
 class Row:

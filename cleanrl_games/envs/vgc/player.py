@@ -69,9 +69,11 @@ class VGCPlayer(Player):
     # ------------------------------------------------------------------------------------------- what is heard
 
     async def _handle_battle_message(self, split_messages: list[list[str]]):
-        room = split_messages[0][0]
-        if room.startswith(">battle"):
-            seat = self.seats.setdefault(room[1:], Seat())
+        tag = split_messages[0][0][1:]
+        if tag.startswith("battle") and split_messages[1][1:2] == ["init"]:
+            self.seats[tag] = Seat()
+        if tag in self.seats:  # a battle that is over still says goodbye
+            seat = self.seats[tag]
             for message in split_messages[1:]:
                 seat.unheard.append(message)
                 if self.save_logs is not None and message[1:2] != ["request"]:

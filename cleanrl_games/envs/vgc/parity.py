@@ -1,0 +1,154 @@
+"""Proof that Node's observations hold nothing but what the player was sent: they are computed a second time in Python.
+
+    trace.js: seeded random battles ──> each player's lines and requests ──> DoubleBattle + Observer ──> observation
+                     └──> PlayerView's observation at every decision ──────────────── equal? ──────────────┘
+
+Ids must be equal, floats equal to 1e-6, at every decision of both players, with open and with closed team sheets.
+
+    python -m cleanrl_games.envs.vgc parity --decisions 2000
+
+The last line is JSON; the exit code is 1 if anything differed.
+"""
+
+import argparse
+import base64
+import json
+import logging
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from poke_env.battle import DoubleBattle
+
+from cleanrl_games.envs.vgc.baselines import feed
+from cleanrl_games.envs.vgc.features import LAYOUT, Observer
+from cleanrl_games.envs.vgc.install import ensure_showdown, node_command, node_env, normalize_format
+from cleanrl_games.envs.vgc.teams import TeamPool
+
+FORMATS = ("gen9vgc2023regc", "gen9vgc2024regg", "gen9vgc2025regi")
+TRACE_JS = Path(__file__).resolve().parent / "showdown" / "trace.js"
+TOLERANCE = 1e-6
+INT_NAMES = [(g.name, row, c) for g in LAYOUT.values() for row in range(g.rows) for c in g.ints]
+FLOAT_NAMES = [(g.name, row, c) for g in LAYOUT.values() for row in range(g.rows) for c in g.floats]
+
+
+@dataclass
+class Report:
+    decisions: int = 0
+    battles: int = 0
+    differing: Counter = field(default_factory=Counter)  # (group, column) -> decisions
+    examples: list[str] = field(default_factory=list)
+
+
+def trace(job: dict) -> Iterator[dict]:
+    """Battles as trace.js plays them: for each side what it was sent, and what PlayerView saw at its decisions."""
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            node_command(TRACE_JS),
+            env=node_env(ensure_showdown()),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+        )
+        try:
+            process.stdin.write(json.dumps(job).encode())
+            process.stdin.close()
+            for line in process.stdout:
+                yield json.loads(line)
+            if process.wait():
+                errors.seek(0)
+                raise RuntimeError(f"trace.js failed:\n{errors.read().decode(errors='replace')[-3000:]}")
+        finally:
+            process.kill()
+            process.wait()
+
+
+def frame(entry: dict) -> tuple[np.ndarray, np.ndarray]:
+    """The observation PlayerView made: int32 ids, float32 values."""
+    ints, floats = (base64.b64decode(entry[name]) for name in ("ints", "floats"))
+    return np.frombuffer(ints, np.int32), np.frombuffer(floats, np.float32)
+
+
+def replayed(entries: list[dict], side: int, tag: str) -> Iterator[tuple[dict, Observer]]:
+    """Gives a fresh DoubleBattle what this player was sent; yields (entry, Observer) at each of its decisions."""
+    battle = DoubleBattle(tag, f"p{side + 1}", logging.getLogger("poke-env"), gen=9)
+    observer = Observer(battle)
+    for entry in entries:
+        if "lines" in entry:
+            for line in entry["lines"]:
+                feed(battle, [line])
+                observer.hear(line.split("|"))
+        elif "request" in entry:
+            battle.parse_request(entry["request"])
+            observer.hear_request(entry["request"])
+        else:
+            yield entry, observer
+
+
+def compare(battle: dict, report: Report):
+    report.battles += 1
+    for side, entries in enumerate(battle["sides"]):
+        for entry, observer in replayed(entries, side, f"battle-{battle['battle']}"):
+            report.decisions += 1
+            for ours, theirs, names in zip(observer.observe(), frame(entry), (INT_NAMES, FLOAT_NAMES)):
+                for index in np.flatnonzero(np.abs(ours.astype(np.float64) - theirs) > TOLERANCE):
+                    group, row, column = names[index]
+                    report.differing[group, column] += 1
+                    if len(report.examples) < 20:
+                        where = f"battle {battle['battle']}, p{side + 1}, turn {observer.tracker.turn}"
+                        report.examples.append(f"{where}: {group}[{row}].{column} is {theirs[index]} in Node and {ours[index]} in Python")
+
+
+def check(battle_format: str, open_team_sheets: bool, decisions: int, seed: int, teams: list[str]) -> Report:
+    job = {
+        "format": battle_format,
+        "openTeamSheets": open_team_sheets,
+        "teams": teams,
+        "seed": seed,
+        "decisions": decisions,
+        "turnCap": 60,
+    }
+    report = Report()
+    for battle in trace(job):
+        compare(battle, report)
+    return report
+
+
+def add_arguments(parser: argparse.ArgumentParser):
+    parser.add_argument("--decisions", type=int, default=2000, help="decisions per format, half with open sheets")
+    parser.add_argument("--battle-format", nargs="*", default=list(FORMATS))
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--generated-teams", type=int, default=300, help="generated teams beside the shipped ones")
+
+
+def run(args: argparse.Namespace) -> int:
+    result, failed = {}, False
+    for name in args.battle_format:
+        battle_format = normalize_format(name)
+        teams = list(TeamPool("shipped", battle_format, split="all").packed)
+        if args.generated_teams:
+            teams += TeamPool("generated", battle_format, size=args.generated_teams, seed=args.seed).packed
+        total = 0
+        for open_team_sheets in (True, False):
+            report = check(battle_format, open_team_sheets, (args.decisions + 1) // 2, args.seed, teams)
+            sheets = "open" if open_team_sheets else "closed"
+            differing = sum(report.differing.values())
+            print(f"{battle_format}, {sheets} sheets: {report.decisions} decisions, {differing} differing values", flush=True)
+            for example in report.examples:
+                print(f"  {example}")
+            failed |= differing > 0
+            total += report.decisions
+        result[battle_format] = total
+    print(json.dumps({"decisions": result, "equal": not failed}))
+    return int(failed)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_arguments(parser)
+    sys.exit(run(parser.parse_args()))
