@@ -44,13 +44,18 @@ from cleanrl_games.envs.osrs.match import play_fights
 NUM_OBS, NUM_CRITIC_OBS, NUM_HEADS, NUM_LOGITS = contract.NUM_OBS, contract.NUM_CRITIC_OBS, contract.NUM_HEADS, contract.NUM_LOGITS
 HEAD_SIZES, HEAD_OFFSETS, REWARD_TERMS = contract.HEAD_SIZES, contract.HEAD_OFFSETS, contract.REWARD_TERMS
 
-# Named sets of values. `core` is what the defaults below say; a flag or a config file overrides a preset.
+# Named sets of values; a flag or a config file overrides them. `fast`, the default, is what the defaults below say: a network
+# small enough that two CPU cores play and learn tens of thousands of ticks a second. `core` is the public project's preset.
 PRESETS = {
-    "core": {},
-    "pure": {"self_play": "pure", "self_fraction": 1.0, "self_fraction_final": 1.0},
-    "past": {"self_play": "past", "self_fraction": 0.8, "self_fraction_final": 0.2, "fraction_anneal_updates": 200},
-    "exploiter": {"self_play": "exploiter", "self_fraction": 0.0, "self_fraction_final": 0.0, "snapshot_frequency": 0},
-}
+    "fast": {},
+    "core": {
+        "hidden_size": 512, "head_size": 128, "num_envs": 50, "num_steps": 1024, "minibatch_size": 2048, "learning_rate": 3e-4,
+        "learning_rate_final": 3e-4, "self_fraction": 0.8, "self_fraction_final": 0.2, "scripted_fraction": 0.0,
+    },
+    "pure": {"self_play": "pure", "scripted_fraction": 0.0},
+    "past": {"self_play": "past", "self_fraction": 0.8, "self_fraction_final": 0.2, "scripted_fraction": 0.0},
+    "exploiter": {"self_play": "exploiter", "self_fraction": 0.0, "self_fraction_final": 0.0, "scripted_fraction": 0.0},
+}  # fmt: skip
 
 
 @dataclasses.dataclass
@@ -58,7 +63,7 @@ class Args:
     # --- experiment
     exp_name: str = Path(__file__).stem
     """the name of this experiment"""
-    preset: Literal["core", "pure", "past", "exploiter"] = "core"
+    preset: Literal["fast", "core", "pure", "past", "exploiter"] = "fast"
     """a named set of values from PRESETS; flags and --config override it"""
     config: str = ""
     """a YAML file of these settings; flags override it"""
@@ -148,22 +153,22 @@ class Args:
     # --- actors
     num_workers: int = 1
     """actor processes; 0 = inline in the learner's process, deterministic"""
-    num_envs: int = 256
+    num_envs: int = 512
     """fights per actor"""
-    num_steps: int = 100
+    num_steps: int = 64
     """ticks per rollout"""
     ray_address: str = ""
     """run the actors on this Ray cluster ("auto", "127.0.0.1:6379", …)"""
 
     # --- algorithm
-    total_timesteps: int = 50_000_000
+    total_timesteps: int = 100_000_000
     """agent-steps to train for"""
     max_minutes: float = 0.0
     """stop after this many minutes, 0 = no limit"""
-    learning_rate: float = 3e-4
+    learning_rate: float = 5e-4
     """Adam's step size"""
-    learning_rate_final: float = 3e-4
-    """its value at total_timesteps (linear)"""
+    learning_rate_final: float = 1e-4
+    """its value at the end of the run (linear)"""
     gamma: float = 0.995
     """discount"""
     gae_lambda: float = 0.95
@@ -188,9 +193,9 @@ class Args:
     """gradient clip"""
     reward_clip: float = 10.0
     """clip of rewards after division by the std of discounted returns"""
-    hidden_size: int = 512
+    hidden_size: int = 128
     """width of the actor's and the critic's two layers"""
-    head_size: int = 128
+    head_size: int = 32
     """width of each action head's two layers"""
 
     # --- self-play
@@ -198,15 +203,15 @@ class Args:
     """who fills the fights that are neither against oneself nor scripted: nobody, the league, a fixed model (--opponent), the newest snapshot; exploiter = a fixed model, and join its league at the end"""
     opponent: str = ""
     """model.zip or run folder to fight for --self-play target and exploiter"""
-    self_fraction: float = 0.8
+    self_fraction: float = 0.4
     """share of fights against oneself at the start"""
-    self_fraction_final: float = 0.2
+    self_fraction_final: float = 0.3
     """and after fraction_anneal_updates"""
     fraction_anneal_updates: int = 1000
     """updates over which the share changes"""
-    scripted_fraction: float = 0.0
+    scripted_fraction: float = 0.4
     """share of fights against the scripted NH bot"""
-    snapshot_frequency: int = 10
+    snapshot_frequency: int = 20
     """updates between snapshots for the league, 0 = none"""
     league_size: int = 32
     """members of the league; beyond that the easiest leaves"""
@@ -214,11 +219,11 @@ class Args:
     """league members an actor fights at a time (one batched forward pass each)"""
 
     # --- evaluation and checkpoints
-    eval_frequency: int = 20
-    """updates between evaluations against the scripted players, 0 = only at the end"""
+    eval_frequency: int = 40
+    """updates between evaluations against the scripted players, each with a model in the run's folder; 0 = only at the end"""
     eval_episodes: int = 200
     """fights per evaluation and opponent"""
-    checkpoint_frequency: int = 10
+    checkpoint_frequency: int = 40
     """updates between checkpoints"""
     capture_video: bool = False
     """a GIF of a fight with each evaluation"""
@@ -358,9 +363,12 @@ def gae(rewards, values, next_value, terminated, truncated, bootstrap, gamma, ga
 
 
 def ppo_losses(logprob, old_logprob, advantages, values, returns, clip_coef):
+    """PPO's clipped loss, and Ye et al.'s second clip: a bad action that has become likely again (twelve heads multiply to
+    large ratios, the more so when the rollout is a version old) pushes no harder than three times its advantage."""
     logratio = logprob - old_logprob
     ratio = logratio.exp()
-    policy_loss = torch.max(-advantages * ratio, -advantages * ratio.clamp(1 - clip_coef, 1 + clip_coef)).mean()
+    policy_loss = torch.max(-advantages * ratio, -advantages * ratio.clamp(1 - clip_coef, 1 + clip_coef))
+    policy_loss = torch.where(advantages < 0, torch.min(policy_loss, -3 * advantages), policy_loss).mean()
     value_loss = 0.5 * (values - returns).square().mean()
     with torch.no_grad():
         stats = torch.stack([-logratio.mean(), (ratio - 1 - logratio).mean(), ((ratio - 1).abs() > clip_coef).float().mean()])
@@ -382,7 +390,7 @@ class RunningMeanStd:
 
 
 def anneal(start, final, update, updates):
-    return start + (final - start) * min(update / max(updates, 1), 1.0)
+    return start + (final - start) * min(update / max(updates, 1e-8), 1.0)
 
 
 def league_probabilities(qualities):
@@ -757,7 +765,10 @@ if __name__ == "__main__":
         save_model(run_dir / "model.zip", agent, args)
 
     def evaluate_all():
+        """The models beside the results let a run be compared with its own past."""
         policy = copy.deepcopy(agent).cpu().eval()
+        (run_dir / "models").mkdir(exist_ok=True)
+        save_model(run_dir / "models" / f"{global_step}.zip", policy, args)
         video = run_dir / "videos" / f"{global_step}.gif" if args.capture_video else ""
         return {
             k: v for name in BASELINES for k, v in evaluate(args, policy, name, args.eval_episodes, video if name == "nh" else "").items()
@@ -766,6 +777,9 @@ if __name__ == "__main__":
     def self_share():
         share = anneal(args.self_fraction, args.self_fraction_final, update, args.fraction_anneal_updates)
         return share if league.members and args.self_play != "pure" else 1.0 - args.scripted_fraction
+
+    def progress(seconds):
+        return max(global_step / args.total_timesteps, seconds / 60 / args.max_minutes if args.max_minutes else 0.0)
 
     stopping = []
 
@@ -788,7 +802,7 @@ if __name__ == "__main__":
     )
     reward_weights = torch.tensor([getattr(args, f"reward_{term}") for term in REWARD_TERMS])
     freeze_terms = [REWARD_TERMS.index("frozen"), REWARD_TERMS.index("target_frozen")]
-    start_time, first_step, consistent, done = time.time(), global_step, True, 0.0
+    start_time, first_step, consistent, done = time.time(), global_step, True, progress(elapsed)
 
     try:
         wait_start = time.perf_counter()
@@ -824,7 +838,7 @@ if __name__ == "__main__":
             b_logprobs, b_advantages, b_values = s.logprobs.view(-1), advantages.view(-1), s.values[:-1].reshape(-1)
             b_returns = b_advantages + b_values
             global_step += len(b_inds)
-            lr = anneal(args.learning_rate, args.learning_rate_final, global_step, args.total_timesteps)
+            lr = anneal(args.learning_rate, args.learning_rate_final, done, 1.0)
             ent_coef = anneal(args.ent_coef, args.ent_coef_final, update, args.ent_coef_updates)
             optimizer.param_groups[0]["lr"] = lr
             losses = []
@@ -871,9 +885,7 @@ if __name__ == "__main__":
             consistent, learn_time = True, time.perf_counter() - learn_start
 
             # --- logs, evaluation, checkpoint
-            done = global_step / args.total_timesteps
-            if args.max_minutes:
-                done = max(done, (elapsed + time.time() - start_time) / 60 / args.max_minutes)
+            done = progress(elapsed + time.time() - start_time)
             metrics = {
                 "charts/SPS": (global_step - first_step) / (time.time() - start_time),
                 "charts/learning_rate": lr,

@@ -122,6 +122,10 @@ def make_run_folder(args, script):
     return folder
 
 
+def first_line(error):
+    return f"{type(error).__name__}: {str(error).strip() or 'empty file'}".splitlines()[0]
+
+
 def load_checkpoint(path):
     path = Path(path) / "checkpoint.pt" if Path(path).is_dir() else Path(path)
     if not path.exists():
@@ -129,7 +133,7 @@ def load_checkpoint(path):
     try:
         return torch.load(path, weights_only=True)
     except Exception as error:  # torch raises many kinds for a damaged file; each means the same to the user
-        raise SystemExit(f"{path} is not a readable checkpoint: {str(error).splitlines()[0]}") from None
+        raise SystemExit(f"{path} is not a readable checkpoint: {first_line(error)}") from None
 
 
 def file_hash(path):
@@ -161,7 +165,7 @@ def read_model(path):
     except FileNotFoundError:
         raise SystemExit(f"There is no model at {path}.") from None
     except Exception as error:  # zip, JSON and torch each have their own ways to say that a file is damaged
-        raise SystemExit(f"{path} is not a readable model: {type(error).__name__}: {str(error).splitlines()[0]}") from None
+        raise SystemExit(f"{path} is not a readable model: {first_line(error)}") from None
 
 
 # ----------------------------------------------------------------------------------------------------------------- logs

@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# benchmark.sh smoke            every script for a few steps
+# benchmark.sh speed [game]     ratios against the alternative in the same run; the last line is one JSON object
+# benchmark.sh learn [game]     fixed seeds and budgets against committed expected ranges; exit 1 names each regression
+set -euo pipefail
+cd "$(dirname "$0")"
+if [ ! -x .venv/bin/python ]; then
+  python3 -m venv .venv && .venv/bin/pip install -q --disable-pip-version-check -r requirements.txt
+fi
+exec .venv/bin/python cleanrl_games/tools/benchmark.py "$@"

@@ -1,0 +1,129 @@
+"""The house rules: what all scripts promise to have in common, checked on the files themselves."""
+
+import ast
+import dataclasses
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "cleanrl_games"
+SCRIPTS = sorted(path for path in PACKAGE.glob("*.py") if path.name != "__init__.py")
+
+
+def names(paths):
+    return [path.name for path in paths]
+
+
+def fences(path):
+    """{name: text} of the snippets between `# --8<-- [start:name]` and `# --8<-- [end:name]`"""
+    text = path.read_text()
+    starts, ends = (re.findall(rf"# --8<-- \[{word}:(\w+)\]", text) for word in ("start", "end"))
+    assert starts == ends, f"{path.name}: fences {starts} do not close in order: {ends}"
+    return {name: re.search(rf"# --8<-- \[start:{name}\]\n(.*?)# --8<-- \[end:{name}\]", text, re.S).group(1) for name in starts}
+
+
+def fields_of(path):
+    """{field: (type, docstring)} of the script's Args, read from its source"""
+    (args,) = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef) and node.name == "Args"]
+    found = {}
+    for field, following in zip(args.body, [*args.body[1:], None]):
+        if isinstance(field, ast.AnnAssign):
+            is_doc = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
+            found[field.target.id] = (ast.unparse(field.annotation), following.value.value if is_doc else "")
+    return found
+
+
+def test_there_are_scripts():
+    assert "ppo_osrs_selfplay.py" in names(SCRIPTS)
+
+
+def test_fenced_snippets_are_equal():
+    seen = {}
+    for path in SCRIPTS:
+        for name, text in fences(path).items():
+            first, other = seen.setdefault(name, (path.name, text))
+            assert text == other, f"the fenced snippet {name!r} of {path.name} differs from that of {first}"
+    assert seen
+
+
+def test_same_field_same_type_and_docstring():
+    seen = {}
+    for path in SCRIPTS:
+        for field, described in fields_of(path).items():
+            first, other = seen.setdefault(field, (path.name, described))
+            # a preset's or mode's options may differ between scripts, its meaning may not
+            same = described[1] == other[1] and (described[0] == other[0] or "Literal" in described[0])
+            assert same, f"Args.{field}: {path.name} says {described}, {first} says {other}"
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=names(SCRIPTS))
+def test_no_script_imports_another_or_a_tool(path):
+    stems = {script.stem for script in SCRIPTS}
+    for node in ast.walk(ast.parse(path.read_text())):
+        modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            modules = [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
+        for module in modules:
+            parts = module.split(".")
+            assert not stems & set(parts), f"{path.name} imports the script {module}"
+            assert parts[:2] != ["cleanrl_games", "tools"], f"{path.name} imports the tool {module}"
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=names(SCRIPTS))
+def test_help_explains_every_field(path):
+    done = subprocess.run(
+        [sys.executable, path, "--help"], capture_output=True, text=True, cwd=ROOT, env={"COLUMNS": "200", "PATH": "/usr/bin:/bin"}
+    )
+    assert done.returncode == 0, done.stderr
+    text = " ".join(done.stdout.replace("│", " ").split())
+    for field, (_, docstring) in fields_of(path).items():
+        assert docstring, f"{path.name}: Args.{field} has no docstring"
+        assert f"--{field.replace('_', '-')}" in text, f"--help of {path.name} does not show {field}"
+        assert " ".join(docstring.split())[:40] in text, f"--help of {path.name} does not explain {field}"
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=names(SCRIPTS))
+def test_presets_name_real_fields(path):
+    spec = importlib.util.spec_from_file_location(f"house_{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    defaults = module.Args()
+    for preset, values in getattr(module, "PRESETS", {}).items():
+        for field in values:
+            assert hasattr(defaults, field), f"{path.name}: preset {preset} sets {field}, which Args does not have"
+        dataclasses.replace(defaults, **values)
+
+
+def test_ruff():
+    for command in (["check"], ["format", "--check"]):
+        done = subprocess.run([sys.executable, "-m", "ruff", *command, "."], capture_output=True, text=True, cwd=ROOT)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_ci_runs_the_readme_command():
+    """The README's test command is a line of its own in a code block, and .ci/run runs that very line."""
+    ci = (ROOT / ".ci" / "run").read_text().strip().splitlines()
+    commands = [line for line in (ROOT / "README.md").read_text().splitlines() if "-m pytest" in line and line.startswith("python3 ")]
+    assert len(commands) == 1, commands
+    assert ci[-1] == commands[0]
+    assert [line for line in ci if not line.startswith("#")][:-1] == ["set -euo pipefail", 'cd "$(dirname "$0")/.."']
+
+
+def test_requirements_are_pinned():
+    lines = [line for line in (ROOT / "requirements.txt").read_text().splitlines() if line and not line.startswith("#")]
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in lines)
+    assert "torch==2.13.0" in lines
+
+
+def test_every_script_has_a_page_and_a_smoke_line():
+    table = (PACKAGE / "tools" / "benchmark.yaml").read_text()
+    for path in SCRIPTS:
+        assert (ROOT / "docs" / f"{path.stem}.md").exists(), f"docs/{path.stem}.md is missing"
+        assert path.name in table, f"{path.name} has no smoke line in benchmark.yaml"
+        assert path.name in (ROOT / "README.md").read_text(), f"the README does not name {path.name}"

@@ -1,0 +1,506 @@
+"""ppo_osrs_selfplay.py: its maths against closed forms, its actor's bookkeeping, and runs as a user starts them."""
+
+import copy
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+import yaml
+
+from cleanrl_games import ppo_osrs_selfplay as script
+from cleanrl_games.envs import run
+from cleanrl_games.envs.osrs import NHVecEnv, contract
+from cleanrl_games.envs.osrs.contract import HEAD_OFFSETS, HEAD_SIZES, NUM_HEADS, NUM_LOGITS, NUM_OBS
+
+ROOT = Path(__file__).resolve().parents[1]
+SMALL = {"hidden_size": 32, "head_size": 16, "num_envs": 8, "num_steps": 24, "minibatch_size": 128, "eval_episodes": 4, "eval_frequency": 0}
+FLAGS = [word for name, value in SMALL.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+
+
+def start(folder, *flags, **options):
+    words = [sys.executable, "cleanrl_games/ppo_osrs_selfplay.py", *FLAGS, *map(str, flags), "--run-dir", str(folder)]
+    return subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
+
+
+def finish(process, code=0, seconds=150):
+    output, _ = process.communicate(timeout=seconds)
+    assert process.returncode == code, output
+    return output
+
+
+def metrics_of(folder):
+    return [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
+
+
+def real_observations(count, seed=3):
+    """Observations and masks of real fights, a hundred ticks in."""
+    env, bot = NHVecEnv(count, seed=seed), script.Baseline("random", 2 * count)
+    actions = np.zeros((2 * count, NUM_HEADS), np.int64)
+    for _ in range(100):
+        bot.act(env.obs.reshape(-1, NUM_OBS), env.masks.reshape(-1, NUM_LOGITS), np.arange(2 * count), actions)
+        env.step(actions.reshape(-1, 2, NUM_HEADS))
+    return torch.from_numpy(env.obs.reshape(-1, NUM_OBS).copy()), torch.from_numpy(env.masks.reshape(-1, NUM_LOGITS).copy())
+
+
+@pytest.fixture
+def agent():
+    torch.manual_seed(0)
+    agent = script.Agent(32, 16)
+    with torch.no_grad():
+        agent.head_out.normal_(0, 0.5)  # far from uniform
+    return agent
+
+
+# ---------------------------------------------------------------------------------------------------------------- maths
+
+
+def test_gae_is_the_weighted_sum_of_n_step_returns():
+    """Against the definition: (1 - λ) Σ λ^(n-1) G^(n), computed separately for each start."""
+    torch.manual_seed(1)
+    T, gamma, lam = 9, 0.9, 0.7
+    rewards, values, next_value = torch.randn(T, 2), torch.randn(T, 2), torch.randn(2)
+    terminated, truncated, bootstrap = torch.zeros(T, 2, dtype=torch.bool), torch.zeros(T, 2, dtype=torch.bool), torch.zeros(T, 2)
+    terminated[4, 0], truncated[6, 1], bootstrap[6, 1] = True, True, 1.7
+    advantages = script.gae(rewards, values, next_value, terminated, truncated, bootstrap, gamma, lam)
+    for column in range(2):
+        for t in range(T):
+            end = next((k for k in range(t, T) if terminated[k, column] or truncated[k, column]), T - 1)
+            n_step, total = 0.0, []
+            for k in range(t, end + 1):
+                n_step += gamma ** (k - t) * float(rewards[k, column])
+                tail = float(values[k + 1, column]) if k + 1 < T else float(next_value[column])
+                if k == end:
+                    tail = 0.0 if terminated[k, column] else float(bootstrap[k, column]) if truncated[k, column] else tail
+                total.append(n_step + gamma ** (k - t + 1) * tail)
+            weights = [(1 - lam) * lam**i for i in range(len(total) - 1)] + [lam ** (len(total) - 1)]
+            expected = sum(w * g for w, g in zip(weights, total)) - float(values[t, column])
+            assert float(advantages[t, column]) == pytest.approx(expected, abs=1e-5)
+
+
+def test_actor_and_learner_agree_on_log_probs(agent):
+    obs, masks = real_observations(64)
+    with torch.no_grad():
+        actions, logprob = agent.act(agent.normalise(obs), masks)
+        again, _ = agent.evaluate_actions(agent.normalise(obs), masks, actions)
+    assert (logprob - again).abs().max() < 1e-5
+    assert float(logprob.std()) > 0.1
+
+
+def test_only_legal_actions_are_chosen(agent):
+    obs, masks = real_observations(256)
+    for deterministic in (False, True):
+        with torch.no_grad():
+            actions, _ = agent.act(agent.normalise(obs), masks, deterministic=deterministic)
+        for row in range(len(obs)):
+            chosen = {HEAD_OFFSETS[head] + int(actions[row, head]) for head in range(NUM_HEADS)}
+            for head in range(NUM_HEADS):
+                span = range(HEAD_OFFSETS[head], HEAD_OFFSETS[head] + HEAD_SIZES[head])
+                legal = [
+                    logit
+                    for logit in span
+                    if masks[row, logit]
+                    and contract.FORBIDS[logit] not in chosen
+                    and (contract.NEEDS[logit] < 0 or contract.NEEDS[logit] in chosen)
+                ]
+                assert HEAD_OFFSETS[head] + int(actions[row, head]) in (legal or [HEAD_OFFSETS[head]])
+
+
+def test_entropy_is_the_mean_surprise(agent):
+    """The sum of conditional entropies, averaged over samples, is -E[log π]: an identity that breaks with any wrong mask."""
+    obs, masks = real_observations(1)
+    obs, masks = obs[:1].expand(20000, -1), masks[:1].expand(20000, -1)
+    with torch.no_grad():
+        actions, logprob = agent.act(agent.normalise(obs), masks, torch.Generator().manual_seed(5))
+        _, entropy = agent.evaluate_actions(agent.normalise(obs), masks, actions)
+    assert float(entropy.mean()) == pytest.approx(-float(logprob.mean()), abs=4 * float(logprob.std()) / 20000**0.5 + 1e-3)
+
+
+def test_every_loss_term_has_a_finite_gradient_and_masked_actions_none(agent):
+    obs, masks = real_observations(32)
+    with torch.no_grad():
+        actions, old = agent.act(agent.normalise(obs), masks)
+    for term in range(3):
+        agent.zero_grad()
+        logprob, entropy = agent.evaluate_actions(agent.normalise(obs), masks, actions)
+        values = agent.value(agent.normalise(obs), agent.normalise(obs[np.arange(len(obs)) ^ 1]))
+        losses = script.ppo_losses(logprob, old + 0.1, torch.linspace(-1, 1, len(obs)), values, torch.ones(len(obs)), 0.2)
+        (losses[0], losses[1], entropy.mean())[term].backward()
+        gradients = torch.cat([p.grad.flatten() for p in agent.parameters() if p.grad is not None])
+        assert torch.isfinite(gradients).all() and gradients.abs().sum() > 0
+    # prayer's no-op (logit 39) is never legal: nothing may push it
+    agent.zero_grad()
+    logprob, entropy = agent.evaluate_actions(agent.normalise(obs), masks, actions)
+    (logprob.mean() + entropy.mean()).backward()
+    assert not masks[:, 39].any() and agent.head_out.grad[11, :, 0].abs().max() == 0
+    assert agent.head_out.grad[11, :, 1:4].abs().max() > 0
+
+
+def test_running_statistics_equal_numpys():
+    data = torch.randn(1000, 3, dtype=torch.float64) * 5 + 2
+    rms = script.RunningMeanStd(3)
+    for part in data.split(170):
+        rms.update(part)
+    assert torch.allclose(rms.mean, data.mean(0), atol=1e-4) and torch.allclose(rms.var, data.var(0, unbiased=False), rtol=1e-4)
+
+
+def league_of(**changes):
+    args = script.Args(**{**SMALL, "league_size": 3, **changes})
+    return script.League(args, script.Board(args, 4))
+
+
+def test_league_qualities_follow_the_rule():
+    league = league_of()
+    for name in "abc":
+        league.join(name, torch.zeros(4))
+    assert league.probabilities() == pytest.approx([1 / 3] * 3)
+    league.record(script.LEAGUE, league.members[1]["serial"], 1.0)
+    assert league.members[1]["quality"] == pytest.approx(-0.01 / (3 * (1 / 3)))
+    league.record(script.LEAGUE, league.members[2]["serial"], 0.0)
+    assert league.members[2]["quality"] == 0.0
+    league.join("d", torch.ones(4))  # full: the easiest, b, leaves; d gets the highest quality
+    assert [member["name"] for member in league.members] == ["a", "c", "d"]
+    assert league.board.snapshots[league.members[2]["row"]].tolist() == [1.0] * 4
+    assert league_of(self_play="latest").probabilities() == []
+
+
+def test_elo_moves_the_agent_only():
+    assert script.elo_update(1500, 1500, 1.0) == pytest.approx(1508)
+    assert script.elo_update(1500, 1900, 0.0) == pytest.approx(1500 - 16 / 11)
+    league = league_of()
+    league.join("a", torch.zeros(4))
+    before = league.members[0]["elo"]
+    league.record(script.LEAGUE, league.members[0]["serial"], 1.0)
+    assert league.elo == pytest.approx(1508) and league.members[0]["elo"] == before
+
+
+def test_wilson_interval():
+    rate, low, high = run.wilson(0.5, 100)
+    assert (rate, low, high) == (0.5, pytest.approx(0.4038, abs=1e-4), pytest.approx(0.5962, abs=1e-4))
+    assert run.wilson(1.0, 50)[2] == 1.0 and run.wilson(0.0, 50)[1] == 0.0
+
+
+# ---------------------------------------------------------------------------------------------------------------- actor
+
+
+def test_opponents_stay_for_a_whole_fight_and_only_own_rows_are_trained():
+    args = script.Args(**{**SMALL, "num_envs": 16, "num_steps": 40, "max_ticks": 25, "scripted_fraction": 0.3, "self_fraction": 0.3})
+    actor = script.Actor(args, 0)
+    board = script.Board(args, len(script.to_flat(actor.agent)))
+    league = script.League(args, board)
+    for name in "ab":
+        league.join(name, script.to_flat(actor.agent) + 0.01)
+    storage, seen = script.make_storage(args), []
+    step = actor.env.step
+
+    def watched(actions):
+        seen.append((actor.kind.copy(), actor.member.copy(), actor.side.copy()))
+        return step(actions)
+
+    actor.env.step = watched
+    for version in range(3):
+        league.publish(actor.agent, version, 0.3)
+        seen.clear()
+        actor.rollout(board, storage)
+        ended = (storage["terminated"] | storage["truncated"])[..., 0].numpy()
+        for t in range(1, args.num_steps):
+            for before, after in zip(seen[t - 1], seen[t]):
+                assert (before == after)[~ended[t - 1]].all(), "an opponent changed in mid-fight"
+        for t, (kind, _, side) in enumerate(seen):
+            trained = storage["trained"][t].numpy()
+            assert trained[kind == script.SELF].all()
+            others = np.flatnonzero(kind != script.SELF)
+            assert (trained[others].sum(1) == 1).all() and trained[others, side[others]].all()
+        assert {script.SELF, script.LEAGUE, script.SCRIPTED} == set(np.concatenate([kind for kind, _, _ in seen]))
+        assert int(storage["info"][0]) == version
+    # the learner's unroll of the rollout gives back the actor's log-probs
+    obs, own = storage["obs"][:-1].view(-1, NUM_OBS), storage["trained"].view(-1)
+    with torch.no_grad():
+        logprob, _ = actor.agent.evaluate_actions(
+            actor.agent.normalise(obs), storage["masks"].view(-1, NUM_LOGITS), storage["actions"].view(-1, NUM_HEADS).long()
+        )
+    assert (logprob - storage["logprobs"].view(-1))[own].abs().max() < 1e-5
+    # fights truncated at 25 ticks carry the value of their last observation
+    truncated = storage["truncated"].expand(-1, -1, 2)
+    assert truncated.any() and (storage["bootstrap"][truncated] != 0).all() and (storage["bootstrap"][~truncated] == 0).all()
+
+
+def test_a_member_that_is_replaced_in_the_league_stays_itself_in_its_fight():
+    args = script.Args(**{**SMALL, "league_size": 1, "self_fraction": 0.0})
+    actor = script.Actor(args, 0)
+    board = script.Board(args, len(script.to_flat(actor.agent)))
+    league = script.League(args, board)
+    league.join("a", script.to_flat(actor.agent))
+    league.publish(actor.agent, 0, 0.0)
+    storage = script.make_storage(args)
+    actor.rollout(board, storage)
+    serial = league.members[0]["serial"]
+    copied = script.to_flat(actor.members[serial])
+    league.join("b", torch.zeros_like(copied))
+    league.publish(actor.agent, 1, 0.0)
+    actor.rollout(board, storage)
+    assert (actor.member == serial).any() and torch.equal(script.to_flat(actor.members[serial]), copied)
+
+
+# ----------------------------------------------------------------------------------------------------------------- runs
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory):
+    """An inline run of six updates with a league, uninterrupted."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    finish(
+        start(
+            folder,
+            "--num-workers",
+            0,
+            "--total-timesteps",
+            1850,
+            "--snapshot-frequency",
+            2,
+            "--self-fraction",
+            0.5,
+            "--scripted-fraction",
+            0.2,
+        )
+    )
+    return folder
+
+
+def test_resumed_inline_run_equals_the_uninterrupted_one(whole_run, tmp_path):
+    folder = tmp_path / "run"
+    finish(
+        start(
+            folder,
+            "--num-workers",
+            0,
+            "--total-timesteps",
+            900,
+            "--snapshot-frequency",
+            2,
+            "--self-fraction",
+            0.5,
+            "--scripted-fraction",
+            0.2,
+        )
+    )
+    half = metrics_of(folder)
+    words = [sys.executable, "cleanrl_games/ppo_osrs_selfplay.py", "--resume", str(folder), "--total-timesteps", "1850"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert len(metrics_of(folder)) > len(half) >= 2
+    ours, theirs = (run.load_checkpoint(path) for path in (folder, whole_run))
+    assert ours["progress"][:3] == theirs["progress"][:3] and ours["league"] == theirs["league"]
+    for name, tensor in theirs["agent"].items():
+        assert torch.equal(ours["agent"][name], tensor), f"{name} differs"
+    for key in ("snapshots", "discounted", "torch_rng"):
+        assert torch.equal(ours[key], theirs[key])
+    for name, array in theirs["actor"]["arrays"].items():
+        assert torch.equal(ours["actor"]["arrays"][name], array), f"the actor's {name} differ"
+
+
+def test_run_folder_has_everything(whole_run):
+    present = {path.name for path in whole_run.iterdir()}
+    assert {"config.yaml", "script.py", "metrics.jsonl", "checkpoint.pt", "model.zip"} <= present
+    assert any(name.startswith("events.out.tfevents") for name in present)
+    assert (whole_run / "script.py").read_bytes() == (ROOT / "cleanrl_games" / "ppo_osrs_selfplay.py").read_bytes()
+    assert yaml.safe_load((whole_run / "config.yaml").read_text())["total_timesteps"] == 1850
+    last = metrics_of(whole_run)[-1]
+    for name in (
+        "charts/SPS",
+        "losses/policy_loss",
+        "losses/approx_kl",
+        "stats/policy_lag_max",
+        "elo/agent",
+        "eval/nh",
+        "eval/random_low",
+        "rewards/ko",
+    ):
+        assert name in last
+    agent, metadata = script.load_model(whole_run)
+    assert (
+        metadata["game"] == "osrs"
+        and metadata["script"] == "ppo_osrs_selfplay.py"
+        and metadata["contract_hash"] == contract.contract_hash()
+    )
+    checkpoint = run.load_checkpoint(whole_run)
+    assert all(torch.equal(checkpoint["agent"][name], tensor) for name, tensor in agent.state_dict().items())
+
+
+def test_bad_files_get_a_sentence(whole_run, tmp_path):
+    for content in (b"", b"not a zip", (whole_run / "model.zip").read_bytes()[:5000]):
+        (tmp_path / "model.zip").write_bytes(content)
+        with pytest.raises(SystemExit, match="not a readable model"):
+            script.load_model(tmp_path / "model.zip")
+        (tmp_path / "checkpoint.pt").write_bytes(content)
+        with pytest.raises(SystemExit, match="not a readable checkpoint"):
+            run.load_checkpoint(tmp_path)
+    with pytest.raises(SystemExit, match="no checkpoint"):
+        run.load_checkpoint(tmp_path / "nowhere")
+    other = copy.deepcopy(script.Agent(16, 8))
+    script.save_model(tmp_path / "small.zip", other, script.Args(**SMALL))  # settings of another network
+    with pytest.raises(SystemExit, match="another network"):
+        script.load_model(tmp_path / "small.zip")
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path):
+    (tmp_path / "file").write_text("old")
+
+    def write(path):
+        path.write_text("half")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        run.write_atomically(tmp_path / "file", write)
+    assert (tmp_path / "file").read_text() == "old" and len(list(tmp_path.iterdir())) == 1
+
+
+def test_settings_files_and_presets(tmp_path):
+    config = tmp_path / "c.yaml"
+    config.write_text("learning_rate: 1\nloadouts: [pure, zerker]\npreset: pure\n")
+    args = run.parse_args(script.Args, script.PRESETS, ["--config", str(config), "--seed", "7"])
+    assert (args.learning_rate, args.loadouts, args.seed, args.self_play) == (1.0, ("pure", "zerker"), 7, "pure")
+    assert run.parse_args(script.Args, script.PRESETS, ["--config", str(config), "--learning-rate", "0.5"]).learning_rate == 0.5
+    assert run.parse_args(script.Args, script.PRESETS, ["--preset", "exploiter", "--self-fraction", "0.1"]).self_fraction == 0.1
+    for text, message in (
+        ("learning_rte: 1", "did you mean 'learning_rate'"),
+        ("seed: one", "seed should be a int"),
+        ("track: 1", "track should be a bool"),
+        ("- a", "mapping"),
+        ("a: [", "Cannot read"),
+    ):
+        config.write_text(text)
+        with pytest.raises(SystemExit, match=message):
+            run.parse_args(script.Args, script.PRESETS, ["--config", str(config)])
+
+
+def children_of(process):
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+def wait_for(condition, seconds=90):
+    end = time.time() + seconds
+    while not condition():
+        assert time.time() < end, "waited too long"
+        time.sleep(0.2)
+
+
+def updates_in(folder):
+    path = Path(folder) / "metrics.jsonl"
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def test_killed_worker_ends_the_run_with_its_name_and_a_checkpoint(tmp_path):
+    folder = tmp_path / "run"
+    process = start(folder, "--num-workers", 2)
+    wait_for(lambda: updates_in(folder) >= 2)
+    workers = [child for child in children_of(process) if "spawn_main" in " ".join(child.cmdline())]
+    assert len(workers) == 2
+    killed = time.time()
+    workers[1].send_signal(signal.SIGKILL)
+    output = finish(process, code=1, seconds=30)
+    assert time.time() - killed < 30
+    assert f"pid {workers[1].pid}) died" in output and "--resume" in output
+    assert run.load_checkpoint(folder)["progress"][0] >= 2
+    assert not any(psutil.pid_exists(worker.pid) and worker.status() != psutil.STATUS_ZOMBIE for worker in workers)
+
+
+def test_ctrl_c_leaves_a_checkpoint_and_no_process(tmp_path):
+    folder = tmp_path / "run"
+    process = start(folder, "--num-workers", 1, "--tensorboard", start_new_session=True)
+    wait_for(lambda: updates_in(folder) >= 2)
+    family = children_of(process)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole group
+    output = finish(process, seconds=60)
+    assert "Stopping after this update" in output and "TensorBoard: http://127.0.0.1:" in output
+    checkpoint = run.load_checkpoint(folder)
+    assert checkpoint["progress"][0] == updates_in(folder)
+    assert not [member for member in family if member.is_running() and member.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_an_actor_ends_with_its_learner(tmp_path):
+    folder = tmp_path / "run"
+    process = start(folder, "--num-workers", 1)
+    wait_for(lambda: updates_in(folder) >= 1)
+    family = children_of(process)
+    process.kill()
+    process.wait()
+    wait_for(lambda: not [member for member in family if member.is_running() and member.status() != psutil.STATUS_ZOMBIE], 30)
+
+
+def test_an_actors_error_is_shown(tmp_path):
+    bad = tmp_path / "loadouts.yaml"
+    bad.write_text("mine: {title: x}")
+    output = finish(start(tmp_path / "run", "--num-workers", 1, "--loadout-file", bad, "--loadouts", "mine"), code=1)
+    assert "Actor process 0 failed" in output and "mine.fight: this field is missing" in output
+
+
+def test_amp_compute_and_tracking_offline(tmp_path):
+    folder = tmp_path / "run"
+    env = {**os.environ, "WANDB_MODE": "offline", "WANDB_SILENT": "true"}
+    output = finish(start(folder, "--num-workers", 0, "--total-timesteps", 1200, "--amp", "bf16", "--track", env=env))
+    assert list((folder / "wandb").glob("offline-run-*")), output
+    assert "losses/policy_loss" in metrics_of(folder)[-1]
+
+
+def test_exploiter_joins_the_league_of_its_opponent(whole_run, tmp_path):
+    target = tmp_path / "target"
+    finish(start(target, "--num-workers", 0, "--total-timesteps", 400))
+    finish(start(tmp_path / "exploiter", "--num-workers", 0, "--total-timesteps", 800, "--preset", "exploiter", "--opponent", target))
+    assert run.load_checkpoint(tmp_path / "exploiter")["league"][0][0]["name"] == "target"
+    assert [path.name for path in (target / "exploiters").iterdir()] == ["exploiter.zip"]
+    words = [
+        sys.executable,
+        "cleanrl_games/ppo_osrs_selfplay.py",
+        "--resume",
+        str(target),
+        "--total-timesteps",
+        "1600",
+        "--snapshot-frequency",
+        "1",
+    ]
+    subprocess.run(words, cwd=ROOT, check=True, capture_output=True)
+    assert "exploiter.zip" in {member["name"] for member in run.load_checkpoint(target)["league"][0]}
+    output = finish(start(tmp_path / "none", "--self-play", "target"), code=1)
+    assert "--opponent" in output
+
+
+def test_ray_cluster_loses_a_node_and_training_goes_on(tmp_path):
+    code = """
+import os, subprocess, sys, time
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+from ray.cluster_utils import Cluster
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+second = cluster.add_node(num_cpus=1)
+cluster.wait_for_nodes()
+folder, flags = sys.argv[1], sys.argv[2:]
+words = [sys.executable, "cleanrl_games/ppo_osrs_selfplay.py", "--ray-address", cluster.address, "--num-workers", "2", "--run-dir", folder, *flags]
+process = subprocess.Popen(words)
+metrics = os.path.join(folder, "metrics.jsonl")
+rows = lambda: open(metrics).read().count("\\n") if os.path.exists(metrics) else 0
+def wait(count):
+    end = time.time() + 120
+    while rows() < count:
+        assert process.poll() is None and time.time() < end, f"stuck at {rows()} updates"
+        time.sleep(0.5)
+wait(4)
+print("killing a node", flush=True)
+cluster.remove_node(second, allow_graceful=False)
+cluster.add_node(num_cpus=1)
+wait(rows() + 8)
+process.terminate()
+print("exit", process.wait(60), flush=True)
+cluster.shutdown()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "run"), *FLAGS], cwd=ROOT, capture_output=True, text=True, timeout=400
+    )
+    assert "exit 0" in done.stdout, done.stdout + done.stderr
+    assert "was lost" in done.stdout, done.stdout
