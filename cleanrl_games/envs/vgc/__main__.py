@@ -1,7 +1,8 @@
-"""Commands of the VGC environment: python -m cleanrl_games.envs.vgc {servers,parity,columns,vocab,replay} …
+"""Commands of the VGC environment: python -m cleanrl_games.envs.vgc {servers,parity,beliefs,columns,vocab,replay} …
 
 servers   real Showdown servers on loopback, until Ctrl-C
 parity    Node's observations against those computed from poke-env's DoubleBattle, decision by decision
+beliefs   do the beliefs ever exclude the truth?
 columns   writes the table of every column into docs/vgc_features.md
 vocab     writes vocab.json from the installed package
 replay    a battle log as a page that shows it turn by turn
@@ -11,7 +12,14 @@ import argparse
 import importlib
 import sys
 
-COMMANDS = {"servers": "servers", "parity": "parity", "columns": "columns_doc", "vocab": "vocab_file", "replay": "replay"}
+COMMANDS = {
+    "servers": "servers",
+    "parity": "parity",
+    "beliefs": "truth",
+    "columns": "columns_doc",
+    "vocab": "vocab_file",
+    "replay": "replay",
+}
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -3,10 +3,13 @@
 // of it, for features.py to do the same and for the tests to compare.
 //
 //   node trace.js < job.json
-//   job: {format, openTeamSheets, teams: [packed] or pairs: [[packed, packed]], seed, first, battles, decisions, turnCap}
-//   line: {battle, sides: [[entry]]}; entry: {lines}, {request}, or at a decision {ints, floats} (base64) and {action}
+//   job: {format, openTeamSheets, teams: [packed] or pairs: [[packed, packed]], seed, first, battles, decisions, turnCap,
+//         previews: [action, action], truth, quiet}
+//   line: {battle, sides: [[entry]]}; entry: {lines}, {request}, or at a decision {ints, floats} (base64) and, with `truth`,
+//         what the opponent hides. `quiet` leaves out the first two, `previews` fixes both line-ups.
 
 const fs = require('fs');
+const {toID} = require('pokemon-showdown');
 const mdbo = require('./mdbo');
 const {battleFormat, createBattle, mix} = require('./battles');
 const {PlayerView, INTS, FLOATS} = require('./features');
@@ -36,7 +39,7 @@ class Player {
   ask(request) {
     const copy = JSON.parse(JSON.stringify(request));
     this.view.request(copy);
-    this.entries.push({lines: this.lines}, {request: copy});
+    if (!job.quiet) this.entries.push({lines: this.lines}, {request: copy});
     this.lines = [];
     return copy;
   }
@@ -51,7 +54,7 @@ class Player {
 function secrets(side) {
   return {truth: side.pokemon.map(mon => ({
     species: mon.baseSpecies.id, num: mon.baseSpecies.num, speed: mon.baseStoredStats.spe, item: mon.item,
-    ability: mon.baseAbility, transformed: mon.transformed,
+    firstItem: toID(mon.set.item), ability: mon.baseAbility, transformed: mon.transformed,
   }))};
 }
 
@@ -94,7 +97,8 @@ function play(index) {
         players[side.n].observe(job.truth ? secrets(battle.sides[1 - side.n]) : {});
         decisions++;
         mdbo.fillMask(request, mask, 0);
-        const action = tries < 10 ? mdbo.sampleAction(request, mask, 0, random) : -1;
+        let action = tries < 10 ? mdbo.sampleAction(request, mask, 0, random) : -1;
+        if (request.teamPreview && job.previews) action = job.previews[side.n];
         if (battle.choose(side.id, mdbo.choiceOf(action, request))) break;
       }
     }
