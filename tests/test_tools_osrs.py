@@ -454,6 +454,19 @@ def test_two_hundred_clients_share_forward_passes(model, states):
     asyncio.run(play())
 
 
+def test_nobody_waits_when_everybody_has_asked(model, states):
+    async def play():
+        async with serving({"tiny": model}, batch_window_ms=3_600_000) as (server, port):
+            first = await Client.connect(port)
+            assert "action" in await first.ask(body(states)), "alone, there is nobody to wait for"
+            second = await Client.connect(port)
+            replies = await asyncio.gather(first.ask(body(states, 1)), second.ask(body(states, 2)))
+            assert all("action" in reply for reply in replies)
+            assert (server.requests, server.forward_passes) == (3, 2)
+
+    asyncio.run(play())
+
+
 def test_one_client_too_many_is_told_so(model, states):
     async def play():
         async with serving({"tiny": model}, max_connections=2) as (_, port):
@@ -543,10 +556,17 @@ def test_serve_from_the_command_line(folder, model, states):
             connection.sendall(json.dumps(body(states, 4, model="champion")).encode() + b"\n")
             reply = json.loads(connection.makefile().readline())
             assert reply == {"action": own_actions(model, states)[4].tolist()}
+            # The client in the docs, as it stands there.
+            example = {}
+            code = (ROOT / "docs/tools_osrs.md").read_text().split("```python\n")[1].split("```")[0]
+            exec(code.replace("5555", str(port)), example)
+            action, value = example["act"](states[0][5].tolist(), body(states, 5)["actionMasks"])
+            assert action == own_actions(model, states)[5].tolist() and np.isfinite(value)
+            example["connection"].close()
             process.send_signal(signal.SIGTERM)
             out, err = process.communicate(timeout=30)
         assert process.returncode == 0
-        assert "Stopped after 1 requests in 1 forward passes" in out
+        assert "Stopped after 2 requests in 2 forward passes" in out
         assert "Traceback" not in err
     finally:
         process.kill()
@@ -558,7 +578,7 @@ def test_serve_from_the_command_line(folder, model, states):
 
 def test_evaluate_models_and_scripted_players(folder, tmp_path, capsys):
     out = tmp_path / "results.json"
-    words = [str(folder), "nh", "--against", "random", str(folder / "other.zip"), "--episodes", "200", "--seed", "3"]
+    words = [str(folder), "nh", "--against", "random", str(folder / "other.zip"), "--episodes", "100", "--seed", "3"]
     results = evaluate.main([*words, "--json", str(out)])
     table = capsys.readouterr().out
     assert json.loads(out.read_text())["results"] == results
@@ -566,15 +586,15 @@ def test_evaluate_models_and_scripted_players(folder, tmp_path, capsys):
         ("tiny", "random"), ("tiny", "other"), ("nh", "random"), ("nh", "other"),
     ]  # fmt: skip
     for result in results:
-        assert result["won"] + result["tied"] + result["lost"] == result["episodes"] == 200
-        assert result["win_rate"] == (result["won"] + result["tied"] / 2) / 200
+        assert result["won"] + result["tied"] + result["lost"] == result["episodes"] == 100
+        assert result["win_rate"] == (result["won"] + result["tied"] / 2) / 100
         assert 0 <= result["low"] <= result["win_rate"] <= result["high"] <= 1
         assert f"{result['win_rate']:.1%}" in table
     assert results[2]["win_rate"] > 0.9, "the scripted bot beats random play"
     # An independent Wilson interval: the rates at which the observed one is 1.96 standard errors away.
     rate = results[2]["win_rate"]
     for end in (results[2]["low"], results[2]["high"]):
-        assert abs(rate - end) == pytest.approx(1.96 * np.sqrt(end * (1 - end) / 200), rel=1e-6)
+        assert abs(rate - end) == pytest.approx(1.96 * np.sqrt(end * (1 - end) / 100), rel=1e-6)
 
     again = evaluate.main(words)
     other_seed = evaluate.main([*words[:-1], "4"])
