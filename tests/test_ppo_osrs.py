@@ -252,45 +252,21 @@ def test_a_member_that_is_replaced_in_the_league_stays_itself_in_its_fight():
 # ----------------------------------------------------------------------------------------------------------------- runs
 
 
+# With a constant learning rate nothing depends on where a run is going to end, so half a run is the half of a whole one.
+LEAGUE_RUN = "--num-workers 0 --snapshot-frequency 2 --self-fraction 0.5 --scripted-fraction 0.2 --learning-rate-final 5e-4".split()
+
+
 @pytest.fixture(scope="module")
 def whole_run(tmp_path_factory):
-    """An inline run of six updates with a league, uninterrupted."""
+    """An inline run of some six updates with a league, uninterrupted."""
     folder = tmp_path_factory.mktemp("whole") / "run"
-    finish(
-        start(
-            folder,
-            "--num-workers",
-            0,
-            "--total-timesteps",
-            1850,
-            "--snapshot-frequency",
-            2,
-            "--self-fraction",
-            0.5,
-            "--scripted-fraction",
-            0.2,
-        )
-    )
+    finish(start(folder, *LEAGUE_RUN, "--total-timesteps", 1850))
     return folder
 
 
 def test_resumed_inline_run_equals_the_uninterrupted_one(whole_run, tmp_path):
     folder = tmp_path / "run"
-    finish(
-        start(
-            folder,
-            "--num-workers",
-            0,
-            "--total-timesteps",
-            900,
-            "--snapshot-frequency",
-            2,
-            "--self-fraction",
-            0.5,
-            "--scripted-fraction",
-            0.2,
-        )
-    )
+    finish(start(folder, *LEAGUE_RUN, "--total-timesteps", 900))
     half = metrics_of(folder)
     words = [sys.executable, "cleanrl_games/ppo_osrs_selfplay.py", "--resume", str(folder), "--total-timesteps", "1850"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,7 +19,10 @@ def ray_rollouts(args, board, actor_class, make_storage):
     import ray  # takes a second and starts threads: only for those who ask for it
 
     package = str(Path(__file__).resolve().parents[1])
-    ray.init(args.ray_address, log_to_driver=False, runtime_env={"py_modules": [package], "excludes": ["__pycache__"]})
+    handler = signal.getsignal(signal.SIGTERM)
+    environment = {"py_modules": [package], "excludes": ["__pycache__"]}
+    ray.init(args.ray_address, log_to_driver=False, logging_level="error", runtime_env=environment)
+    signal.signal(signal.SIGTERM, handler)  # Ray has put its own there
 
     @ray.remote(num_cpus=1)
     class RemoteActor:

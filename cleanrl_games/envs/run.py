@@ -231,24 +231,22 @@ class Logger:
 
     def _view(self, step, done):
         from rich.columns import Columns
-        from rich.console import Group
         from rich.panel import Panel
         from rich.progress_bar import ProgressBar
+        from rich.table import Table
 
         panels = []
-        for title, groups in (
-            ("progress", ("charts/",)),
-            ("games", ("win_rate/", "elo/", "eval/")),
-            ("time", ("stats/",)),
-            ("losses", ("losses/",)),
-        ):
-            rows = [
-                f"{n.split('/')[1]:<22}[bold]{v:>11,.4g}[/]" for n, v in self.last.items() if n.startswith(groups) and not n.endswith("_n")
-            ]
-            panels.append(Panel("\n".join(rows), title=title))
+        groups = {"progress": ("charts/",), "games": ("win_rate/", "elo/", "eval/"), "time": ("stats/",), "losses": ("losses/",)}
+        for title, prefixes in groups.items():
+            shown = {name: value for name, value in self.last.items() if name.startswith(prefixes) and not name.endswith("_n")}
+            lines = [f"{name.replace('eval/', 'eval ').split('/')[-1]:<19}[bold]{value:>9,.4g}[/]" for name, value in shown.items()]
+            panels.append(Panel("\n".join(lines), title=title))
         minutes = (time.time() - self.start) / 60
+        rows = Table.grid(expand=True)
+        rows.add_row(ProgressBar(total=1.0, completed=min(done, 1.0)))
+        rows.add_row(Columns(panels))
         title = f"{self.args.exp_name} · {self.args.env_id} · seed {self.args.seed} · {step:,} steps · {minutes:.1f} min · {done:.0%}"
-        return Panel(Group(ProgressBar(total=1.0, completed=min(done, 1.0)), Columns(panels)), title=title)
+        return Panel(rows, title=title)
 
     def close(self):
         if self.live:
