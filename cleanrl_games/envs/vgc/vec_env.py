@@ -30,7 +30,7 @@ JOB, START, ACTIONS = 0, 1, 2  # message types, as in sim.js
 MAGIC = 0x56474331
 HEADER = 32
 # Room for the young objects of many battles: fewer, cheaper collections than with Node's 16 MB.
-NODE_FLAGS = ("--max-semi-space-size=64",)
+NODE_FLAGS = ("--max-semi-space-size=64", "--min-semi-space-size=64")
 FINISHED = np.dtype(
     [(name, np.int32) for name in ("battle", "episode", "winner", "turns", "truncated", "p1", "p2", "team1", "team2")]
 )
