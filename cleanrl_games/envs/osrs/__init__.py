@@ -25,4 +25,17 @@ from .contract import contract_hash
 from .loadouts import load_loadouts
 from .vec_env import NHVecEnv
 
-__all__ = ["BASELINES", "Baseline", "NHVecEnv", "contract_hash", "load_loadouts"]
+__all__ = ["BASELINES", "Baseline", "FightRecorder", "NHVecEnv", "RemoteNHVecEnv", "contract_hash", "load_loadouts"]
+
+
+def __getattr__(name):
+    """asyncio and Pillow are loaded only by those who fight on a server or draw."""
+    if name == "RemoteNHVecEnv":
+        from .remote import RemoteNHVecEnv
+
+        return RemoteNHVecEnv
+    if name == "FightRecorder":
+        from .picture import FightRecorder
+
+        return FightRecorder
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

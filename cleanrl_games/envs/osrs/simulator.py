@@ -191,9 +191,8 @@ def boosted_by_ranging(base):
 @njit(cache=True)
 def eat(me, kit, heal, attack_delay, overheal):
     ceiling = kit.hitpoints_level + (heal if overheal else 0)
-    healed = max(min(heal, ceiling - me.hp), 0)
-    me.hp += healed
-    me.wasted += heal - healed
+    me.wasted += max(me.hp + heal - ceiling, 0)  # as the server counts: above a brewed-up HP even more than the bite
+    me.hp = max(me.hp, min(me.hp + heal, ceiling))
     me.free_slots += 1
     me.food_timer = max(me.food_timer, 3)
     if me.attack_timer + attack_delay > 0:
