@@ -59,6 +59,7 @@ TURNS_ORDER = frozenset(
         "grasspledge",
         "waterpledge",
         "shelltrap",
+        "instruct",
         "allyswitch",
     )
 )

@@ -28,7 +28,7 @@ const [SURGE_SURFER, UNBURDEN, QUICK_FEET, KLUTZ, GAS, PRANKSTER, GALE_WINGS, MI
   'quickfeet', 'klutz', 'neutralizinggas', 'prankster', 'galewings', 'myceliummight'].map(vocab.ability);
 const NEVER = abilities(['triage', 'stall', 'quickdraw']); // the bracket of their moves is not to be read off the line
 const NO_RECOIL = abilities(['sheerforce', 'magicguard', 'klutz']);
-const TURNS_ORDER = new Set(['afteryou', 'quash', 'round', 'firepledge', 'grasspledge', 'waterpledge', 'shelltrap',
+const TURNS_ORDER = new Set(['afteryou', 'quash', 'round', 'firepledge', 'grasspledge', 'waterpledge', 'shelltrap', 'instruct',
   'allyswitch'].map(vocab.move));
 const GRASSY_GLIDE = vocab.move('grassyglide');
 const STRUGGLE = vocab.move('struggle');

@@ -272,8 +272,7 @@ class Roster {
       return;
     }
     const space = text.indexOf(' ', slash);
-    mon.maxhp = parseInt(text.slice(slash + 1), 10);
-    mon.hp = +text.slice(0, slash) / mon.maxhp;
+    mon.hp = +text.slice(0, slash) / parseInt(text.slice(slash + 1), 10);
     mon.fainted = false;
     this.status(mon, space < 0 ? 0 : STATUS[text.slice(space + 1)] || 0);
   }
@@ -366,6 +365,8 @@ class Roster {
       }
       mon.species = species;
       this.condition(mon, entry.condition);
+      const slash = entry.condition.indexOf('/'); // the fainted keep the last maximum; lines may be an Illusion's
+      if (slash > 0) mon.maxhp = parseInt(entry.condition.slice(slash + 1), 10);
       mon.item = entry.item ? vocab.item(entry.item) : vocab.NONE;
       mon.ability = vocab.ability(entry.ability || entry.baseAbility);
       mon.tera = entry.teraType ? vocab.type(entry.teraType) : 0;

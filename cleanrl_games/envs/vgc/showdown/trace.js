@@ -4,7 +4,7 @@
 //
 //   node trace.js < job.json
 //   job: {format, openTeamSheets, teams: [packed] or pairs: [[packed, packed]], seed, first, battles, decisions, turnCap,
-//         previews: [action, action], truth, quiet}
+//         previews: [action, action], truth, quiet} or {format, openTeamSheets, replay: [[role, entries]]}
 //   line: {battle, sides: [[entry]]}; entry: {lines}, {request}, or at a decision {ints, floats} (base64) and, with `truth`,
 //         what the opponent hides. `quiet` leaves out the first two, `previews` fixes both line-ups.
 
@@ -108,5 +108,20 @@ function play(index) {
   return decisions;
 }
 
+// What PlayerView makes of a stream recorded elsewhere, on a server for instance: {lines}, {request}, {observe: true}.
+function replay(role, entries) {
+  const view = new PlayerView(role, {id: job.format, openTeamSheets: job.openTeamSheets});
+  const frames = [];
+  for (const entry of entries) {
+    for (const line of entry.lines || []) view.line(line);
+    if (entry.request) view.request(entry.request);
+    if (!entry.observe) continue;
+    view.write(ints, 0, floats, 0);
+    frames.push({ints: base64(ints), floats: base64(floats)});
+  }
+  process.stdout.write(JSON.stringify({frames}) + '\n');
+}
+
+for (const [role, entries] of job.replay || []) replay(role, entries);
 let done = 0;
-for (let i = 0; i < (job.battles || Infinity) && done < (job.decisions || Infinity); i++) done += play((job.first || 0) + i);
+if (!job.replay) for (let i = 0; i < (job.battles || Infinity) && done < (job.decisions || Infinity); i++) done += play((job.first || 0) + i);
