@@ -150,7 +150,7 @@ class Server:
 
 
 def connect(server, num_fights=1, **settings):
-    settings = {"timeout": 5.0, "attempts": 2, "backoff": 0.01, "join_patience": 0.3, "reward_weights": WEIGHTS, **settings}
+    settings = {"timeout": 10.0, "attempts": 2, "backoff": 0.01, "join_patience": 0.3, "reward_weights": WEIGHTS, **settings}
     return RemoteNHVecEnv(num_fights, port=server.port, **settings)
 
 
@@ -244,7 +244,7 @@ def test_an_answer_that_is_not_the_protocol(fault, message):
 def test_a_lost_connection_truncates_its_fight_only(fault):
     """The third connection's eighth request: fight 1 starts anew under fresh ids, fight 0 goes on."""
     with Server(lambda agent, count, action: fault if (agent, count) == (2, 7) else None) as server:
-        with connect(server, 2, timeout=0.5) as env:
+        with connect(server, 2, timeout=3.0, attempts=4) as env:
             act, seen = random_player(env), []
             first_ids = [agent.id for agent in env.agents[0]]
             for _ in range(12):
