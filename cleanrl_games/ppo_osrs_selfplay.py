@@ -2,12 +2,11 @@
 
     python cleanrl_games/ppo_osrs_selfplay.py --num-workers 1
 
-    Actor 0 ─┐ (process, or inline, or on a Ray cluster)      ┌───────────────────────────────┐
-      fights in Numba, batched inference,                     │ learner: normalise, GAE, PPO  │
-      opponents fixed from a fight's start to its end         │ league, Elo, evaluation, logs │
-    Actor 1 ─┤                                                └──────┬──────────────▲─────────┘
-      …      └─ rollouts in shared-memory slots, only indices cross ──┼──────────────┘
-                the queues ◄──── weights by version, snapshots ◄──────┘  (Board, under a lock)
+    ┌ actor (process × num_workers, inline, or Ray) ┐   slot numbers   ┌ learner ─────────────────────────────┐
+    │ fights in Numba, batched inference; opponents │ ───────────────► │ rewards, GAE, PPO, normalisation     │
+    │ are fixed from a fight's start to its end     │  2 shared-memory │ league, Elo, evaluation, checkpoints │
+    └───────────────────────▲───────────────────────┘  slots per actor └──────────────────┬───────────────────┘
+                            └── Board: weights by version, league snapshots, shares ◄─────┘
 
 A rollout holds T ticks of F fights with both fighters, so that the critic of one can look into the other's hand.
 """
