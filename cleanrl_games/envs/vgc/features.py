@@ -205,9 +205,9 @@ class Observer:
                 move = find("moves", name)
                 usable = offered is None or any(m["id"] == name and not m.get("disabled") for m in offered)
                 self.write_move(row, number, move, mon.pp_left.get(move, 1), usable)
-            known = self.battle.team[entry["ident"]]
-            for stat in STATS:
-                row.set(f"stat_{stat}", known.stats[stat] / 250)
+            # poke-env overwrites the own stats with those of a Pokémon without EVs when the own sheet is opened.
+            for stat, value in ({"hp": mon.max_hp} | entry["stats"]).items():
+                row.set(f"stat_{stat}", value / 250)
             row.set("commanding", entry.get("commanding", False))
             row.set("reviving", entry.get("reviving", False))
 

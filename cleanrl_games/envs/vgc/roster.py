@@ -54,6 +54,7 @@ class Mon:
     uses: dict[int, int] = field(default_factory=dict)  # move -> times seen, in the order of the sheet or of revelation
     pp_left: dict[int, float] = field(default_factory=dict)  # own side, as told by requests
     entry: dict | None = None  # own side: the request's
+    max_hp: int = 0  # own side
     belief: Belief | None = None
 
     def __post_init__(self):

@@ -436,6 +436,8 @@ class Tracker(Roster):
             mon = self.find_mon(entry["ident"], entry["details"])
             mon.species = parse_details(entry["details"])[0]
             mon.set_condition(entry["condition"])
+            if "/" in entry["condition"]:  # the fainted keep the last maximum
+                mon.max_hp = int(entry["condition"].split(" ")[0].split("/")[1])
             mon.item = find("items", entry["item"]) if entry["item"] else NONE
             mon.ability = find("abilities", entry.get("ability") or entry["baseAbility"])
             mon.tera = find("types", entry.get("teraType", ""))
