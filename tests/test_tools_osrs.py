@@ -291,6 +291,17 @@ def test_replies_are_the_policys_own(model, states):
         assert np.isclose(product, np.exp(reply["logProb"]), rtol=1e-3)
 
 
+def test_a_head_that_dependencies_leave_empty_takes_action_0(model, states):
+    """Only a mage attack is legal, and the mask of the melee types does not allow "none": nothing is left for them."""
+    request = body(states, 0, returnProbs=True, returnEntropy=True, returnLogProb=True, deterministic=[True] * 6 + [False] * 6)
+    request["actionMasks"][:2] = [[False, True, False, False], [False, True, True]]
+    parsed = serve_osrs.parse_request(json.dumps(request), {"tiny": model})
+    (reply,) = serve_osrs.answer(model, [parsed], torch.Generator().manual_seed(1))
+    assert reply["action"][:2] == [1, 0]
+    assert reply["probs"][:2] == [[0, 1, 0, 0], [1, 0, 0]] and reply["entropy"][:2] == [0, 0]
+    assert np.isfinite(reply["logProb"])
+
+
 def test_each_head_is_sampled_or_not_as_asked(model, states):
     """One state, asked 3,000 times in one batch, odd heads deterministic."""
     odd = [head % 2 == 1 for head in range(NUM_HEADS)]
