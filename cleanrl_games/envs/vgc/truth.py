@@ -2,8 +2,8 @@
 
     python -m cleanrl_games.envs.vgc beliefs --battles 3000
 
-Speed bounds must hold the true stat, an item that is said to be known must be the one held, and no item that is held may
-be ruled out. Sides on which an Illusion could be at work are left out: there the view shows what the player was shown.
+Speed bounds must hold the true stat, an item or ability that is said to be known must be the true one, and no item that is
+held may be ruled out. Sides on which an Illusion could be at work are left out: there the view shows what the player was shown.
 The last line is JSON; the exit code is 1 if a belief was wrong.
 """
 
@@ -16,7 +16,7 @@ from cleanrl_games.envs.vgc.beliefs import RULED_OUT, SCARF, TOUCHES_SPEED
 from cleanrl_games.envs.vgc.parity import FORMATS, frame, trace
 from cleanrl_games.envs.vgc.roster import ILLUSION
 from cleanrl_games.envs.vgc.teams import TeamPool
-from cleanrl_games.envs.vgc.vocabulary import LAYOUT, NONE, SPECIES_FACTS, abilities_of, find
+from cleanrl_games.envs.vgc.vocabulary import LAYOUT, NONE, SPECIES_FACTS, VOCAB, abilities_of, find
 
 OPP, ACTIVE, BELIEF = LAYOUT["opp"], LAYOUT["active"], LAYOUT["belief"]
 
@@ -42,6 +42,11 @@ def judge_row(ints, floats, row: int, hidden: dict, verdict: Verdict, where: str
         problems.append(f"Speed {hidden['speed']} outside {low}–{high}")
     if held not in TOUCHES_SPEED and hidden["firstItem"] == hidden["item"] and not low_plain <= hidden["speed"] <= high_plain:
         problems.append(f"Speed {hidden['speed']} outside {low_plain}–{high_plain} without any item at work")
+    # On the field an ability may be borrowed; off it, a known one is the Pokémon's own.
+    ability = VOCAB["abilities"][ints[OPP.int_index(row, "ability")]]
+    on_field = any(floats[OPP.float_index(row, column)] for column in ("active_a", "active_b"))
+    if ability and not on_field and ability != hidden["ability"]:
+        problems.append(f"ability {ability} instead of {hidden['ability']}")
     if item and item != held:
         problems.append(f"item {item} instead of {held}")
     if not item:
