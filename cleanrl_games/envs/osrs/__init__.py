@@ -6,10 +6,11 @@ from pathlib import Path
 def _drop_stale_machine_code():
     """Numba's cache watches the file of a function, not the files of the functions it calls.
 
-    So that an edited rule is played everywhere, code compiled before the newest source of this package is thrown away.
+    So that an edited rule is played everywhere, code compiled before the newest of its sources is thrown away.
     """
     here = Path(__file__).parent
-    newest = max(source.stat().st_mtime for source in here.glob("*.py"))
+    sources = ("baselines", "contract", "loadouts", "observations", "rules", "simulator", "vec_env")
+    newest = max((here / f"{name}.py").stat().st_mtime for name in sources)
     for compiled in here.glob("__pycache__/*.nb[ic]"):
         try:
             if compiled.stat().st_mtime < newest:
