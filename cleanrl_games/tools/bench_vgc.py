@@ -185,7 +185,7 @@ def identity(battles: int) -> dict:
 def endurance(battles: int, battle_format: str) -> dict:
     """Speed in CPU time, which a busy machine does not bend, and memory after the first tenth (caches filled) and at the end."""
     ours = Ours(TeamPool("shipped", battle_format, split="all").packed, battle_format)
-    ours.play(100)
+    ours.play(300)  # compiled code, filled caches, a first full collection
     tenths = []
     for index in range(10):
         part = ours.play(battles // 10)

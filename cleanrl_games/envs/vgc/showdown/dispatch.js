@@ -118,7 +118,9 @@ function scan(dex) {
       }
     }
   }
-  for (const id in dex.data.FormatsData) learn(dex.data.FormatsData[id], definedNames, 'anywhere');
+  for (const table of [dex.data.Pokedex, dex.data.FormatsData]) {
+    for (const id in table) learn(table[id], definedNames, 'anywhere');
+  }
 }
 
 class Plan {
@@ -194,8 +196,8 @@ function findPokemon(battle, pokemon, cb, handlers) {
     for (const handler of battle.findPokemonEventHandlers(pokemon, cb.name)) handlers.push(handler);
     return;
   }
-  const own = effectsOf(battle, pokemon);
   if (!cb.anywhere) return;
+  const own = effectsOf(battle, pokemon);
   if (own.status.has(cb)) push(battle, handlers, own.status, cb, pokemon.statusState, pokemon);
   if (cb.inConditions) findConditions(battle, pokemon.volatiles, cb, handlers, pokemon);
   if (own.ability.has(cb)) push(battle, handlers, own.ability, cb, pokemon.abilityState, pokemon);
@@ -328,7 +330,7 @@ function install() {
   ModdedDex.prototype.getActiveMove = function (move) {
     if (move && typeof move.hit === 'number') return move;
     const data = this.moves.get(move);
-    if (!Object.isFrozen(data)) return getActiveMove.call(this, data);
+    if (!constructors.has(data) && !Object.isFrozen(data)) return getActiveMove.call(this, data);
     if (!looking) return copyMove(this, data);
     let active = shared.get(data);
     if (!active) shared.set(data, active = this.deepFreeze(copyMove(this, data)));
