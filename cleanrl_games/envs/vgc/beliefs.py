@@ -332,7 +332,7 @@ class Beliefs:
         slot = self.tracker.slots[index]
         if self.idle(index) or self.masked(False) or move == STRUGGLE:
             return
-        if slot.last_move not in (0, move):
+        if slot.last_move not in (0, move, STRUGGLE):
             self.rule_out(slot.mon, "no_choice")
         if MOVE_FACTS[move][1] == 0:
             self.rule_out(slot.mon, "no_assault_vest")

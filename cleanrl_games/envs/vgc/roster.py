@@ -107,6 +107,7 @@ class Slot:
         self.protects_before = 0
         self.hit_by: Event | None = None
         self.odd = False
+        self.dancing = False  # the next move line is Dancer's copy
         self.handed_over = False  # poke-env knows neither Baton Pass and Shed Tail nor who copies whose stages
 
     @property

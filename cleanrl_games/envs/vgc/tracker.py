@@ -121,7 +121,8 @@ class Tracker(Roster):
         index = self.index_of(message[2])
         slot = self.slots[index]
         move = find("moves", message[3])
-        how = tag(message, 5, "[from] ")
+        how = "ability: Dancer" if slot.dancing else tag(message, 5, "[from] ")  # a copy that fails loses its tag
+        slot.dancing = False
         spread = any(part.startswith("[spread]") for part in message[5:])
         aimed = message[4] if len(message) > 4 and not spread else ""
         self.record(index, move, self.index_of(aimed) if aimed else -1)
@@ -156,6 +157,7 @@ class Tracker(Roster):
         self.record(index, find("moves", message[4]) if len(message) > 4 else 0, is_cant=True)
         self.beliefs.stopped(index)
         self.acted(slot)
+        slot.dancing = False
         slot.protects = 0
         slot.mon.status_turns += message[3] == "slp"
 
@@ -258,6 +260,8 @@ class Tracker(Roster):
                 self.slots[victim].ability = find("abilities", effect)
             elif effect == "Commander":
                 slot.effects["commander"] = 1
+            elif effect == "Dancer":
+                slot.dancing = True
             self.show_ability(index, effect)
         elif effect in BINDING:
             slot.effects["bound"] = 1

@@ -256,7 +256,7 @@ class Beliefs {
     const {belief} = slot.mon;
     if (this.idle(index) || this.masked(false) || move === STRUGGLE) return;
     const [, category] = vocab.moveFacts[move];
-    if (slot.lastMove && slot.lastMove !== move) belief.noChoice = true;
+    if (slot.lastMove && slot.lastMove !== move && slot.lastMove !== STRUGGLE) belief.noChoice = true;
     if (category === 0) belief.noVest = true;
     else if (!this.candidates(index).some(ability => NO_RECOIL.has(ability))) this.swing = {slot, mon: slot.mon, hit: false};
   }

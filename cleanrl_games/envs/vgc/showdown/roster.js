@@ -74,6 +74,7 @@ class Slot {
     this.protects = 0;
     this.protectsBefore = 0;
     this.hitBy = null;
+    this.dancing = false; // the next move line is Dancer's copy
     this.odd = false; // its Speed stat is not its own (Speed Swap)
   }
 }

@@ -125,6 +125,8 @@ class BattleView extends Roster {
       if (args[i].startsWith('[from] ')) from = args[i].slice(7);
       else if (args[i].startsWith('[spread]')) spread = true;
     }
+    if (slot.dancing) from = 'ability: Dancer'; // a copy that fails loses its tag
+    slot.dancing = false;
     this.push(index, id, spread || !args[4] ? -1 : this.slotOf(args[4]), 0, 0);
     if (from.startsWith('ability: ')) this.showAbility(index, from.slice(9));
     const locked = from === 'lockedmove';
@@ -164,6 +166,7 @@ class BattleView extends Roster {
     this.push(index, args[4] ? vocab.move(args[4]) : 0, -1, 0, 1);
     this.beliefs.stopped(index);
     this.acted(slot);
+    slot.dancing = false;
     slot.protects = 0;
     if (args[3] === 'slp') slot.mon.statusTurns++;
   }
@@ -270,6 +273,7 @@ class BattleView extends Roster {
     if (args[3].startsWith('ability: ')) {
       if (effect === 'Symbiosis') this.handOver(args, index);
       if (effect === 'Mummy' || effect === 'Lingering Aroma') this.infect(args, effect);
+      if (effect === 'Dancer') slot.dancing = true;
       if (effect === 'Commander') slot.volatile[VOLATILE.commander] = 1;
       this.showAbility(index, effect);
     } else if (BINDING.has(effect)) {
