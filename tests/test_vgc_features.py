@@ -303,6 +303,14 @@ def test_poke_env_keeps_the_recharge_that_was_done():
     assert table.battle.active_pokemon[1].must_recharge and table.value("active", 1, "recharge") == 0
 
 
+def test_poke_env_lets_damp_stop_its_holder():
+    table = Table()
+    table.say("|move|p2a: Whimsicott|Protect|p2a: Whimsicott", "|-singleturn|p2a: Whimsicott|Protect")
+    table.say("|cant|p2a: Whimsicott|ability: Damp|Explosion|[of] p1b: Regieleki")  # Regieleki's Explosion, not Whimsicott's
+    assert table.battle.opponent_active_pokemon[0].protect_counter == 0
+    assert table.value("active", 2, "protect_count") == np.float32(1 / 3)
+
+
 def test_poke_env_does_not_know_the_own_tera_type_and_keeps_tera_on_the_fainted():
     table = Table()
     assert table.battle.active_pokemon[0].tera_type is None and table.value("own", 0, "tera_type") == find("types", "fire")

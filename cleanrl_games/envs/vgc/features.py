@@ -246,7 +246,7 @@ class Observer:
             row.set(f"boost_{stat}", boosts[stat] / 6)
         row.set("turns_active", min(1, slot.ends / 10))
         row.set("first_turn", slot.actions == 0)
-        row.set("protect_count", min(1, (known.protect_counter if trusted else slot.protects) / 3))
+        row.set("protect_count", min(1, slot.protects / 3))
         for effect, value in slot.effects.items():
             row.set(effect, value)
         for column, effects in EFFECTS.items() if trusted else ():
