@@ -1,0 +1,189 @@
+"""`PokemonEnv`: a GBA cartridge as a gymnasium environment; observations are what the screen shows, rewards are milestones."""
+
+import warnings
+from collections import OrderedDict
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+
+from .emulator import HEIGHT, KEYS, WIDTH, Emulator, read_rom
+from .ram import EMERALD_SHA1, EMERALD_SIZE, EWRAM, QUEST_MAGIC, EmeraldReader, QuestReader, UnknownReader
+
+ACTIONS = ("A", "B", "START", "SELECT", "UP", "DOWN", "LEFT", "RIGHT", "L", "R")
+ACTION_KEYS = tuple(KEYS[name] for name in ACTIONS)
+TIMINGS = {"fast": (6, 3), "normal": (10, 8), "slow": (16, 16)}  # frames a button is held, frames it is let go
+QUEST_ROM = Path(__file__).parent / "quest.gba"
+QUEST_SHA1 = (Path(__file__).parent / "quest.gba.sha1").read_text().split()[0]
+QUEST_SEEDS = 256
+KEPT_STATES = 64  # 400 kB each
+
+
+def identify(rom, sha1, path):
+    """→ reader of this cartridge. A damaged copy of a known one is refused: the core would run it and die somewhere on the way."""
+    if sha1 == QUEST_SHA1:
+        return QuestReader
+    if sha1 == EMERALD_SHA1:
+        return EmeraldReader
+    title = rom[0xA0:0xAC]
+    if title.startswith(b"EMBERQUEST"):
+        raise ValueError(
+            f"{path} is the quest, but its SHA-1 is {sha1} instead of {QUEST_SHA1}: it is damaged, or built from other sources "
+            "(`make` in the quest's folder records the hash of what it builds)."
+        )
+    if rom[0xAC:0xB0] == b"BPEE" and len(rom) != EMERALD_SIZE:
+        raise ValueError(f"{path} calls itself Emerald (BPEE) but has {len(rom):,} bytes instead of {EMERALD_SIZE:,}: it is truncated.")
+    warnings.warn(
+        f"{path} (SHA-1 {sha1}) is neither the quest nor the US Emerald ({EMERALD_SHA1}): it runs, but there are no milestones and no reward.",
+        stacklevel=3,
+    )
+    return UnknownReader
+
+
+class PokemonEnv(gym.Env):
+    """
+    rom_path    None is the quest that comes along; otherwise a .gba file of one's own
+    timing      fast | normal | slow, or (frames held, frames released). Default: fast for the quest, normal for others
+    max_steps   truncates; 0 never does
+    quest_seeds of which worlds `reset` draws one; `reset(options={"quest_seed": 7})` asks for one
+    start_state bytes of `save_state()` or a file of them: where an episode of a cartridge other than the quest starts
+    backend     auto | libretro | libmgba, see emulator.py
+    """
+
+    metadata = {"render_modes": ["rgb_array", "human"], "render_fps": 30}  # noqa: RUF012  (gymnasium's own convention)
+
+    def __init__(self, rom_path=None, timing=None, max_steps=600, render_mode=None, quest_seeds=None, start_state=None, backend="auto"):
+        if render_mode not in (None, *self.metadata["render_modes"]):
+            raise ValueError(f"There is no render mode {render_mode!r}; choose rgb_array or human.")
+        rom_path = QUEST_ROM if rom_path is None else Path(rom_path)
+        reader = identify(*read_rom(rom_path), rom_path)
+        self.hold, self.release = self._timing(timing or ("fast" if reader is QuestReader else "normal"))
+        self.quest_seeds = list(range(QUEST_SEEDS)) if quest_seeds is None else [int(seed) for seed in quest_seeds]
+        if not self.quest_seeds or not all(0 <= seed < QUEST_SEEDS for seed in self.quest_seeds):
+            raise ValueError(f"quest_seeds should be at least one whole number from 0 to {QUEST_SEEDS - 1}, found {quest_seeds!r}.")
+        self.max_steps, self.render_mode = max_steps, render_mode
+        self.observation_space = gym.spaces.Box(0, 255, (HEIGHT, WIDTH, 3), np.uint8)
+        self.action_space = gym.spaces.Discrete(len(ACTIONS))
+        self.emulator = Emulator(rom_path, backend)
+        self.reader = reader(self.emulator)
+        self.milestones, self.window = self.reader.milestones, None
+        self.states = OrderedDict()  # quest seed → save state of its first moment
+        self.emulator.run(30)
+        self.title = self.emulator.save()
+        if start_state is not None:
+            data = start_state if isinstance(start_state, bytes) else Path(start_state).read_bytes()
+            self.emulator.load(data)
+            self.title = data
+        if reader is QuestReader and self.emulator.read(EWRAM, 4) != QUEST_MAGIC:
+            raise RuntimeError("The quest did not start: its state is not at 0x02000000 after 30 frames.")
+        self.observation = self.emulator.frame()
+
+    @staticmethod
+    def _timing(timing):
+        if isinstance(timing, str):
+            if timing not in TIMINGS:
+                raise ValueError(
+                    f"There is no timing {timing!r}; choose one of {', '.join(TIMINGS)} or give (frames held, frames released)."
+                )
+            return TIMINGS[timing]
+        hold, release = timing
+        if not (isinstance(hold, int) and isinstance(release, int) and hold > 0 and release > 0):
+            raise ValueError(f"A timing is two whole numbers of frames above 0, found {timing!r}.")
+        return hold, release
+
+    def _start_quest(self, quest_seed):
+        """The first moment of a world: from memory, or through the title screen."""
+        if quest_seed in self.states:
+            self.states.move_to_end(quest_seed)
+        else:
+            self.emulator.load(self.title)
+            self.emulator.write(EWRAM + 5, bytes([quest_seed]))
+            self.emulator.run(2, KEYS["START"])
+            self.emulator.run(10)
+            self.states[quest_seed] = self.emulator.save()
+            if len(self.states) > KEPT_STATES:
+                self.states.popitem(last=False)
+        self.emulator.load(self.states[quest_seed])
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        options = options or {}
+        unknown = set(options) - {"quest_seed", "state"}
+        if unknown:
+            raise ValueError(f"reset knows the options quest_seed and state, found {sorted(unknown)}.")
+        if "state" in options:
+            self.emulator.load(options["state"])
+        elif isinstance(self.reader, QuestReader):
+            quest_seed = int(options.get("quest_seed", self.np_random.choice(self.quest_seeds)))
+            if not 0 <= quest_seed < QUEST_SEEDS:
+                raise ValueError(f"quest_seed should be from 0 to {QUEST_SEEDS - 1}, found {quest_seed}.")
+            self._start_quest(quest_seed)
+        else:
+            self.emulator.load(self.title)
+        # a loaded state has no picture before its next frame
+        self.emulator.run(1)
+        self.steps, self.bits = 0, self.reader.reached(0)
+        self.observation = self.emulator.frame()
+        if self.render_mode == "human":
+            self._show()
+        return self.observation, self._info()
+
+    def step(self, action):
+        if not 0 <= action < len(ACTIONS):
+            raise ValueError(f"An action is a whole number from 0 to {len(ACTIONS) - 1} ({' '.join(ACTIONS)}), found {action!r}.")
+        self.emulator.run(self.hold, ACTION_KEYS[action])
+        self.emulator.run(self.release)
+        bits = self.reader.reached(self.bits)
+        reward = float((bits & ~self.bits).bit_count())
+        self.bits |= bits
+        self.steps += 1
+        terminated = self.reader.is_finished(self.bits)
+        truncated = bool(self.max_steps) and self.steps >= self.max_steps and not terminated
+        self.observation = self.emulator.frame()
+        if self.render_mode == "human":
+            self._show()
+        return self.observation, reward, terminated, truncated, self._info()
+
+    def _info(self):
+        return {
+            **self.reader.info(),
+            "milestones": {name: bool(self.bits >> bit & 1) for bit, name in enumerate(self.milestones)},
+            "milestones_reached": self.bits.bit_count(),
+            "game": self.reader.game,
+            "backend": self.emulator.backend,
+            "rom_sha1": self.emulator.rom_sha1,
+            "steps": self.steps,
+        }
+
+    def save_state(self):
+        """→ bytes; `reset(options={"state": …})` goes on from them, in this process or another one"""
+        return self.emulator.save()
+
+    def render(self):
+        if self.render_mode == "rgb_array":
+            return self.observation.copy()
+        if self.render_mode == "human":
+            self._show()
+        return None
+
+    def _show(self):
+        if self.window is None:
+            try:
+                import pygame
+            except ImportError:
+                raise RuntimeError('render_mode="human" opens a window with pygame, which is not installed: pip install pygame') from None
+            pygame.display.init()
+            pygame.display.set_caption("cleanrl_games: pokemon")
+            self.window = pygame, pygame.display.set_mode((3 * WIDTH, 3 * HEIGHT)), pygame.time.Clock()
+        pygame, surface, clock = self.window
+        picture = pygame.surfarray.make_surface(self.observation.swapaxes(0, 1))
+        pygame.transform.scale(picture, surface.get_size(), surface)
+        pygame.event.pump()
+        pygame.display.flip()
+        clock.tick(self.metadata["render_fps"])
+
+    def close(self):
+        if self.window is not None:
+            self.window[0].display.quit()
+            self.window = None
+        self.emulator.close()
