@@ -4,12 +4,9 @@ import numpy as np
 from numba import njit
 
 from .contract import FORBIDS, HEAD_OFFSETS, HEAD_SIZES, NEEDS, NUM_HEADS
-from .rules import (
-    roll,
-)
+from .rules import FIGHT, roll
 
 _SIZES, _OFFSETS = np.array(HEAD_SIZES), np.array(HEAD_OFFSETS)
-_DICE = np.dtype([("rng", np.int64)], align=True)
 
 
 @njit(cache=True)
@@ -119,7 +116,7 @@ class Baseline:
         if name not in BASELINES:
             raise ValueError(f"Unknown baseline {name!r}. There are: {', '.join(BASELINES)}.")
         self.name = name
-        self.dice = np.zeros(num_rows, _DICE).view(np.recarray)
+        self.dice = np.zeros(num_rows, FIGHT).view(np.recarray)
         self.dice["rng"] = np.random.SeedSequence(seed).generate_state(num_rows) | 1
         self.chosen = np.zeros(sum(HEAD_SIZES), np.bool_)
 

@@ -174,54 +174,6 @@ def write_mask(me, foe, kit, params, mask):
 
 
 @njit(cache=True)
-def write_constants(me, foe, kit, params, obs):
-    """The columns that do not change within a fight: written once, at its start."""
-    obs[OBS_LEVELS] = kit.attack_level
-    obs[OBS_LEVELS + 1] = kit.strength_level
-    obs[OBS_LEVELS + 2] = kit.defence_level
-    obs[OBS_LEVELS + 3] = kit.ranged_level
-    obs[OBS_LEVELS + 4] = kit.magic_level
-    obs[OBS_LEVELS + 5] = kit.prayer_level
-    obs[OBS_LEVELS + 6] = kit.hitpoints_level
-    obs[103], obs[104], obs[105] = kit.bolts == DRAGONSTONE, kit.bolts == OPAL, kit.bolts == DIAMOND
-    obs[106], obs[107], obs[108] = kit.mage_special > 0, kit.ranged_special > 0, kit.mage_special > 0
-    obs[109], obs[110] = kit.ranged_special == ZARYTE, kit.ranged_special == BALLISTA
-    obs[111], obs[112], obs[113] = 0, kit.ranged_special == DRAGON_KNIFE, kit.ranged_special == DARK_BOW
-    obs[114], obs[115], obs[116] = kit.melee_special == CLAWS, kit.melee_special == DDS, kit.melee_special == AGS
-    obs[117], obs[118], obs[119] = kit.melee_special == VLS, kit.melee_special == SWH, 0
-    obs[120], obs[121], obs[122], obs[123] = kit.melee_special == GMAUL, kit.blood_fury, kit.dharoks, 0
-    obs[124], obs[125], obs[126], obs[127] = (
-        kit.accuracy[MAGE],
-        kit.strength[MAGE],
-        kit.accuracy[RANGED],
-        kit.strength[RANGED],
-    )
-    obs[128], obs[129] = kit.speed[RANGED], kit.ranged_range
-    obs[130], obs[131], obs[132] = kit.accuracy[MELEE], kit.strength[MELEE], kit.speed[MELEE]
-    for outfit in range(3):
-        obs[133 + 3 * outfit] = kit.ranged_defence[outfit]
-        obs[134 + 3 * outfit] = kit.mage_defence[outfit]
-        obs[135 + 3 * outfit] = kit.melee_defence[outfit]
-    obs[160], obs[161], obs[164] = kit.fight == LMS, kit.fight == ARENA, kit.lunar
-    obs[175] = kit.food_type == ANGLERFISH and kit.food > 0
-
-
-@njit(cache=True)
-def write_gear_of_target(foe, kit, foe_kit, obs):
-    """The target's gear: worn now, and as last seen attacking with each style (until then, one's own as a guess)."""
-    obs[142] = foe_kit.ranged_defence[foe.worn]
-    obs[143] = foe_kit.mage_defence[foe.worn]
-    obs[144] = foe_kit.melee_defence[foe.worn]
-    for style in range(3):
-        seen = foe.shown_accuracy[style] >= 0
-        obs[145 + 2 * style] = foe.shown_accuracy[style] if seen else kit.accuracy[style]
-        obs[146 + 2 * style] = foe.shown_strength[style] if seen else kit.strength[style]
-        obs[151 + 3 * style] = foe.shown_ranged_defence[style] if seen else kit.ranged_defence[style]
-        obs[152 + 3 * style] = foe.shown_mage_defence[style] if seen else kit.mage_defence[style]
-        obs[153 + 3 * style] = foe.shown_melee_defence[style] if seen else kit.melee_defence[style]
-
-
-@njit(cache=True)
 def share(count, total):
     return count / total if total > 0 else 0.0
 
@@ -264,6 +216,53 @@ def write_habits(me, foe, obs):
             obs[89 + me.recent_foe_prayer[i]] += 0.2
         if foe.recent_foe_prayer[i] >= 0:
             obs[92 + foe.recent_foe_prayer[i]] += 0.2
+
+
+@njit(cache=True)
+def write_gear_of_target(foe, kit, obs):
+    """The target's gear as last seen attacking with each style; until then, one's own as a guess."""
+    for style in range(3):
+        seen = foe.shown_accuracy[style] >= 0
+        obs[145 + 2 * style] = foe.shown_accuracy[style] if seen else kit.accuracy[style]
+        obs[146 + 2 * style] = foe.shown_strength[style] if seen else kit.strength[style]
+        obs[151 + 3 * style] = foe.shown_ranged_defence[style] if seen else kit.ranged_defence[style]
+        obs[152 + 3 * style] = foe.shown_mage_defence[style] if seen else kit.mage_defence[style]
+        obs[153 + 3 * style] = foe.shown_melee_defence[style] if seen else kit.melee_defence[style]
+
+
+@njit(cache=True)
+def write_constants(me, foe, kit, params, obs):
+    """The columns that keep their value until somebody attacks, most of them for the whole fight: written at its start."""
+    obs[OBS_LEVELS] = kit.attack_level
+    obs[OBS_LEVELS + 1] = kit.strength_level
+    obs[OBS_LEVELS + 2] = kit.defence_level
+    obs[OBS_LEVELS + 3] = kit.ranged_level
+    obs[OBS_LEVELS + 4] = kit.magic_level
+    obs[OBS_LEVELS + 5] = kit.prayer_level
+    obs[OBS_LEVELS + 6] = kit.hitpoints_level
+    obs[103], obs[104], obs[105] = kit.bolts == DRAGONSTONE, kit.bolts == OPAL, kit.bolts == DIAMOND
+    obs[106], obs[107], obs[108] = kit.mage_special > 0, kit.ranged_special > 0, kit.mage_special > 0
+    obs[109], obs[110] = kit.ranged_special == ZARYTE, kit.ranged_special == BALLISTA
+    obs[111], obs[112], obs[113] = 0, kit.ranged_special == DRAGON_KNIFE, kit.ranged_special == DARK_BOW
+    obs[114], obs[115], obs[116] = kit.melee_special == CLAWS, kit.melee_special == DDS, kit.melee_special == AGS
+    obs[117], obs[118], obs[119] = kit.melee_special == VLS, kit.melee_special == SWH, 0
+    obs[120], obs[121], obs[122], obs[123] = kit.melee_special == GMAUL, kit.blood_fury, kit.dharoks, 0
+    obs[124], obs[125], obs[126], obs[127] = (
+        kit.accuracy[MAGE],
+        kit.strength[MAGE],
+        kit.accuracy[RANGED],
+        kit.strength[RANGED],
+    )
+    obs[128], obs[129] = kit.speed[RANGED], kit.ranged_range
+    obs[130], obs[131], obs[132] = kit.accuracy[MELEE], kit.strength[MELEE], kit.speed[MELEE]
+    for outfit in range(3):
+        obs[133 + 3 * outfit] = kit.ranged_defence[outfit]
+        obs[134 + 3 * outfit] = kit.mage_defence[outfit]
+        obs[135 + 3 * outfit] = kit.melee_defence[outfit]
+    obs[160], obs[161], obs[164] = kit.fight == LMS, kit.fight == ARENA, kit.lunar
+    obs[175] = kit.food_type == ANGLERFISH and kit.food > 0
+    write_gear_of_target(foe, kit, obs)
+    write_habits(me, foe, obs)
 
 
 @njit(cache=True)
@@ -320,8 +319,12 @@ def observe(fight, index, me, foe, kit, foe_kit, params, obs, mask):
     obs[64] = me.attacked and me.hit_off_prayer == 0
     dealt, received = foe.received_total / foe_kit.hitpoints_level, me.received_total / kit.hitpoints_level
     obs[65] = min(max((dealt + 1.0) / (received + 1.0), 0.5), 2.0)
-    write_habits(me, foe, obs)
-    write_gear_of_target(foe, kit, foe_kit, obs)
+    if me.attacked or foe.attacked:
+        write_gear_of_target(foe, kit, obs)
+        write_habits(me, foe, obs)
+    obs[142] = foe_kit.ranged_defence[foe.worn]
+    obs[143] = foe_kit.mage_defence[foe.worn]
+    obs[144] = foe_kit.melee_defence[foe.worn]
     obs[162], obs[163], obs[165] = me.vengeance, foe.vengeance, foe.shown_lunar
     obs[166], obs[167] = remaining(me.vengeance_timer), remaining(foe.vengeance_timer)
     obs[168], obs[169], obs[170] = mask[12], mask[11], mask[13]
