@@ -11,7 +11,7 @@ from poke_env.data import GenData
 from cleanrl_games.envs.vgc import TeamPool, columns_doc, mdbo, vocab_file
 from cleanrl_games.envs.vgc.baselines import feed
 from cleanrl_games.envs.vgc.features import FLOATS, INTS, LAYOUT, Observer
-from cleanrl_games.envs.vgc.parity import FORMATS, INT_NAMES, Report, check, compare, frame, trace
+from cleanrl_games.envs.vgc.parity import FORMATS, INT_NAMES, Report, check, compare_battle, exact_hp, frame, trace
 from cleanrl_games.envs.vgc.truth import check_beliefs
 from cleanrl_games.envs.vgc.vocabulary import COLUMNS, MOVE_FACTS, SIZES, SPECIES_FACTS, VOCAB, find
 from cleanrl_games.tools.bench_vgc import adversarial_teams
@@ -46,8 +46,10 @@ def test_parity_notices_a_difference():
     lines = next(entry["lines"] for entry in turned[0] if any("|turn|1" in line for line in entry.get("lines", [])))
     lines.append("|-weather|RainDance|[from] ability: Drizzle|[of] p2a: Nobody")
     report = Report()
-    compare({"battle": 0, "sides": [turned[0], []]}, report)
+    compare_battle({"battle": 0, "sides": [turned[0], []]}, report)
     assert ("field", "weather_rain") in report.differing
+    assert exact_hp("|-damage|p2a: Urshifu|103/181", side=0) and not exact_hp("|-damage|p2a: Urshifu|57/100 brn", side=0)
+    assert not exact_hp("|switch|p1b: Urshifu|Urshifu, L50, M|181/181", side=0)
 
 
 def test_ids_stay_inside_their_vocabularies():

@@ -1,9 +1,10 @@
-"""Proof that Node's observations hold nothing but what the player was sent: they are computed a second time in Python.
+"""Proof that the observations of VGCVecEnv hold nothing but what the player was sent: they are computed a second time in Python.
 
-    trace.js: seeded random battles ──> each player's lines and requests ──> DoubleBattle + Observer ──> observation
-                     └──> PlayerView's observation at every decision ──────────────── equal? ──────────────┘
+    VGCVecEnv(protocol=True), random legal actions ──> each player's lines and requests ──> DoubleBattle + Observer ──> observation
+                     └──> its frames, written by PlayerView in Node ──────────────────────────── equal? ────────────────────┘
 
-Ids must be equal, floats equal to 1e-6, at every decision of both players, with open and with closed team sheets.
+Ids must be equal, floats equal to 1e-6, at every decision and every truncated end, for both players, with open and with closed team
+sheets; and no line may show a player the opponent's exact HP.
 
     python -m cleanrl_games.envs.vgc parity --decisions 2000
 
@@ -29,6 +30,7 @@ from cleanrl_games.envs.vgc.baselines import feed
 from cleanrl_games.envs.vgc.features import LAYOUT, Observer
 from cleanrl_games.envs.vgc.install import ensure_showdown, node_command, node_env, normalize_format
 from cleanrl_games.envs.vgc.teams import TeamPool
+from cleanrl_games.envs.vgc.vec_env import END, VGCVecEnv
 
 FORMATS = ("gen9vgc2023regc", "gen9vgc2024regg", "gen9vgc2025regi")
 TRACE_JS = Path(__file__).resolve().parent / "showdown" / "trace.js"
@@ -39,7 +41,7 @@ FLOAT_NAMES = [(g.name, row, c) for g in LAYOUT.values() for row in range(g.rows
 
 @dataclass
 class Report:
-    decisions: int = 0
+    decisions: int = 0  # frames compared: decisions and truncated ends
     battles: int = 0
     differing: Counter = field(default_factory=Counter)  # (group, column) -> decisions
     examples: list[str] = field(default_factory=list)
@@ -90,32 +92,77 @@ def replayed(entries: list[dict], side: int, tag: str) -> Iterator[tuple[dict, O
             yield entry, observer
 
 
-def compare(battle: dict, report: Report):
+def compare(ours, theirs, report: Report, where: str):
+    """Two observations, (ints, floats) each: `ours` from Python, `theirs` from Node."""
+    report.decisions += 1
+    for python, node, names in zip(ours, theirs, (INT_NAMES, FLOAT_NAMES)):
+        for index in np.flatnonzero(np.abs(python.astype(np.float64) - node) > TOLERANCE):
+            group, row, column = names[index]
+            report.differing[group, column] += 1
+            if len(report.examples) < 20:
+                values = f"is {node[index]} in Node and {python[index]} in Python"
+                report.examples.append(f"{where}: {group}[{row}].{column} {values}")
+
+
+def compare_battle(battle: dict, report: Report):
+    """A battle of trace.js."""
     report.battles += 1
     for side, entries in enumerate(battle["sides"]):
         for entry, observer in replayed(entries, side, f"battle-{battle['battle']}"):
-            report.decisions += 1
-            for ours, theirs, names in zip(observer.observe(), frame(entry), (INT_NAMES, FLOAT_NAMES)):
-                for index in np.flatnonzero(np.abs(ours.astype(np.float64) - theirs) > TOLERANCE):
-                    group, row, column = names[index]
-                    report.differing[group, column] += 1
-                    if len(report.examples) < 20:
-                        where = f"battle {battle['battle']}, p{side + 1}, turn {observer.tracker.turn}"
-                        report.examples.append(f"{where}: {group}[{row}].{column} is {theirs[index]} in Node and {ours[index]} in Python")
+            where = f"battle {battle['battle']}, p{side + 1}, turn {observer.tracker.turn}"
+            compare(observer.observe(), frame(entry), report, where)
+
+
+def exact_hp(line: str, side: int) -> bool:
+    """Whether a line tells a player the opponent's HP in points: 57/100 is what a player sees, 103/181 is a secret."""
+    parts = line.split("|")
+    place = {"switch": 4, "drag": 4, "replace": 4, "-damage": 3, "-heal": 3, "-sethp": 3}.get(parts[1] if len(parts) > 1 else "")
+    if place is None or len(parts) <= place or not parts[2].startswith(f"p{2 - side}"):
+        return False
+    health = parts[place].split(" ")[0]
+    return "/" in health and health.split("/")[1] != "100"
+
+
+class Listener:
+    """One seat of a VGCVecEnv: its stream goes into a DoubleBattle and an Observer."""
+
+    def __init__(self, side: int):
+        self.side = side
+        self.battle = DoubleBattle("battle-0", f"p{side + 1}", logging.getLogger("poke-env"), gen=9)
+        self.observer = Observer(self.battle)
+
+    def hear(self, lines: list[str], report: Report):
+        for line in lines:
+            feed(self.battle, [line])
+            if line.startswith("|request|"):
+                self.observer.hear_request(json.loads(line[9:]))
+            else:
+                self.observer.hear(line.split("|"))
+                if exact_hp(line, self.side):
+                    report.differing["protocol", "exact HP"] += 1
+                    report.examples.append(f"p{self.side + 1} was told the opponent's exact HP: {line}")
 
 
 def check(battle_format: str, open_team_sheets: bool, decisions: int, seed: int, teams: list[str]) -> Report:
-    job = {
-        "format": battle_format,
-        "openTeamSheets": open_team_sheets,
-        "teams": teams,
-        "seed": seed,
-        "decisions": decisions,
-        "turnCap": 60,
-    }
-    report = Report()
-    for battle in trace(job):
-        compare(battle, report)
+    """Plays at least that many decisions in a VGCVecEnv and compares every frame."""
+    report, listeners = Report(), {}
+    rng = np.random.default_rng(seed)
+    options = {"teams": teams, "open_team_sheets": open_team_sheets, "seed": seed, "turn_cap": 60, "protocol": True}
+    with VGCVecEnv(8, 1, battle_format, **options) as env:
+        while report.decisions < decisions:
+            batch = env.recv()
+            for row in range(len(batch)):
+                seat, side = int(batch.key[row]), int(batch.side[row])
+                listener = listeners.setdefault(seat, Listener(side))
+                listener.hear(batch.protocol[row], report)
+                where = f"battle {seat // 2}.{batch.episode[row]}, p{side + 1}, turn {batch.turn[row]}"
+                if not batch.terminated[row]:  # after a battle's end nobody is asked, and no request tells the own side
+                    compare(listener.observer.observe(), (batch.ints[row], batch.floats[row]), report, where)
+                if batch.kind[row] == END:
+                    del listeners[seat]
+                    report.battles += side == 0
+            rows, legal = batch.decisions, batch.mask
+            env.send(batch.key[rows], [rng.choice(np.flatnonzero(legal[row])) for row in rows])
     return report
 
 
