@@ -150,7 +150,7 @@ class Server:
 
 
 def connect(server, num_fights=1, **settings):
-    settings = {"timeout": 10.0, "attempts": 2, "backoff": 0.01, "join_patience": 0.3, "reward_weights": WEIGHTS, **settings}
+    settings = {"timeout": 10.0, "attempts": 2, "backoff": 0.01, "join_patience": 20.0, "reward_weights": WEIGHTS, **settings}
     return RemoteNHVecEnv(num_fights, port=server.port, **settings)
 
 
@@ -207,7 +207,7 @@ def test_several_fights_run_side_by_side_and_log_out():
 
 
 def test_the_second_agent_may_join_a_tick_late():
-    with Server(late_joins=True) as server, connect(server) as env:
+    with Server(late_joins=True) as server, connect(server, join_patience=0.2) as env:
         act = random_player(env)
         for _ in range(20):
             env.step(act())

@@ -277,14 +277,21 @@ class RemoteNHVecEnv:
     async def _step_fight(self, i, actions, result, truncated):
         pair = self.agents[i]
         before = [agent.meta for agent in pair]
-        steps = [agent.ask("step", {"action": [int(x) for x in action]}) for agent, action in zip(pair, actions, strict=True)]
+        steps = [
+            asyncio.ensure_future(agent.ask("step", {"action": [int(x) for x in action]}))
+            for agent, action in zip(pair, actions, strict=True)
+        ]
+        # One that is lost is enough: its peer would wait in vain for the tick.
+        await asyncio.wait(steps, return_when=asyncio.FIRST_EXCEPTION)
+        for step in steps:
+            step.cancel()
         bodies = await asyncio.gather(*steps, return_exceptions=True)
-        losses = [body for body in bodies if isinstance(body, _Lost)]
-        for body in bodies:
-            if isinstance(body, BaseException) and not isinstance(body, _Lost):
-                raise body
-        if losses:
-            self.events.append(f"Fight {i} was lost after {self.length[i]} ticks: {losses[0]}.")
+        failures = [body for body in bodies if isinstance(body, Exception)]
+        for failure in failures:
+            if not isinstance(failure, _Lost):
+                raise failure
+        if failures:
+            self.events.append(f"Fight {i} was lost after {self.length[i]} ticks: {failures[0]}.")
             truncated[i] = True
             return
         states = [self._read(i, k, bodies[k]) for k in range(2)]
