@@ -1,0 +1,157 @@
+"""How fast the Rocket League environment is, against rlgym and against its own physics. The last line is one JSON object.
+
+    python cleanrl_games/tools/bench_rocketleague.py [--seconds 6] [--arenas 48] [--ticks 200000]
+
+ratio_vs_rlgym_NvN               agent-steps per CPU-second against rlgym with its default observation (padded to 3v3), a combined
+                                 goal and touch reward, lookup-table actions and the same tick skip, on the same kind of episodes
+fraction_of_physics_limit_NvN    the same steps against ticking arenas and setting controls, with nothing read and nothing computed
+agent_steps_per_cpu_s_NvN        the environment itself, one core
+ticks_inside                     ticks of random play, after each step of which every car and ball was checked to be inside the arena
+
+The parts of each comparison take turns in short slices, so that a machine that slows down slows all of them.
+"""
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+import numpy as np
+
+from cleanrl_games.envs.rocketleague import NUM_ACTIONS, RocketLeagueVecEnv, contract
+from cleanrl_games.envs.rocketleague.meshes import PACKAGES, fetch_package
+from cleanrl_games.envs.rocketleague.observations import BALL_POSITION, POSITION
+
+REPEAT = 8
+
+
+def slices(work, seconds):
+    """Runs work() → agent-steps until the CPU-seconds are used up → (agent-steps, CPU-seconds)"""
+    steps, start = 0, time.process_time()
+    while time.process_time() - start < seconds:
+        steps += work()
+    return np.array([steps, time.process_time() - start])
+
+
+def environment(env, rng):
+    def work():
+        env.step(rng.integers(0, NUM_ACTIONS, env.num_agents))
+        return env.num_agents
+
+    return work
+
+
+def physics(env, rng):
+    """Arenas and controls alone, on arenas that another environment's resets keep in play"""
+    controls = env._controls
+
+    def work():
+        actions = rng.integers(0, NUM_ACTIONS, env.num_agents).tolist()
+        agent = 0
+        for arena, bodies in zip(env.arenas, env.bodies):
+            arena.step(1)
+            for body in bodies:
+                body.set_controls(controls[actions[agent]])
+                agent += 1
+            arena.step(REPEAT - 1)
+        return env.num_agents
+
+    return work
+
+
+def make_rlgym(size):
+    """rlgym as its users build it"""
+    for name in PACKAGES:
+        sys.path.insert(0, str(fetch_package(name)))
+    from rlgym.api import RLGym
+    from rlgym.rocket_league import action_parsers, done_conditions, obs_builders, reward_functions, sim, state_mutators
+
+    return RLGym(
+        state_mutator=state_mutators.MutatorSequence(
+            state_mutators.FixedTeamSizeMutator(blue_size=size, orange_size=size), state_mutators.KickoffMutator()
+        ),
+        obs_builder=obs_builders.DefaultObs(zero_padding=3),
+        action_parser=action_parsers.RepeatAction(action_parsers.LookupTableAction(), repeats=REPEAT),
+        reward_fn=reward_functions.CombinedReward((reward_functions.GoalReward(), 10.0), (reward_functions.TouchReward(), 0.1)),
+        transition_engine=sim.RocketSimEngine(),
+        termination_cond=done_conditions.GoalCondition(),
+        truncation_cond=done_conditions.AnyCondition(done_conditions.NoTouchTimeoutCondition(30.0), done_conditions.TimeoutCondition(300.0)),
+    )
+
+
+def rlgym(env, rng):
+    agents = list(env.reset())
+
+    def work():
+        actions = rng.integers(0, NUM_ACTIONS, (len(agents), 1))
+        _, _, terminated, truncated = env.step(dict(zip(agents, actions)))
+        if any(terminated.values()) or any(truncated.values()):
+            env.reset()
+        return len(agents)
+
+    return work
+
+
+def measure(size, num_arenas, seconds):
+    """→ agent-steps per CPU-second of environment, physics alone, rlgym"""
+    rng = np.random.default_rng(1)
+    env, bare = (RocketLeagueVecEnv(num_arenas, (size,), seed=seed, zero_sum=True) for seed in (1, 2))
+    for _ in range(60):  # past the kickoffs, so that both play the same kind of game; compiled by now
+        env.step(rng.integers(0, NUM_ACTIONS, env.num_agents))
+        bare.step(rng.integers(0, NUM_ACTIONS, bare.num_agents))
+    workers = [environment(env, rng), physics(bare, rng), rlgym(make_rlgym(size), rng)]
+    totals = np.zeros((3, 2))
+    rounds = max(int(seconds), 2)
+    for _ in range(rounds):
+        for i, work in enumerate(workers):
+            totals[i] += slices(work, seconds / rounds / 3)
+        bare.step(rng.integers(0, NUM_ACTIONS, bare.num_agents))  # balls that lie in a net start anew
+    return totals[:, 0] / totals[:, 1]
+
+
+def outside(env):
+    """How far anything is outside of the arena, in game units; a car's middle or a ball's may touch a wall, not pass it"""
+    cars, balls = env.cars[:, POSITION : POSITION + 3], env.balls[:, BALL_POSITION : BALL_POSITION + 3]
+    worst = -np.inf
+    for points in (cars, balls):
+        x, y, z = np.abs(points[:, 0]), np.abs(points[:, 1]), points[:, 2]
+        in_goal = x < contract.GOAL_HALF_WIDTH
+        depth = np.where(in_goal, contract.GOAL_BACK, contract.BACK_WALL)
+        corner = np.where(in_goal, -np.inf, (x + y - 8064) / np.sqrt(2))
+        worst = max(worst, (x - contract.SIDE_WALL).max(), (y - depth).max(), corner.max(), (z - 2048).max(), (-z).max())
+    return worst
+
+
+def random_ticks(ticks, seed=1):
+    """Random play from all kinds of situations in mixed team sizes → (arena-ticks played, furthest point outside)"""
+    states = {"kickoff": 1, "random": 2, "near_ball": 1, "goal_approach": 1, "aerial": 1}
+    env = RocketLeagueVecEnv(24, (1, 2, 3), seed=seed, states=states, max_seconds=20.0)
+    rng, worst, played = np.random.default_rng(seed), -np.inf, 0
+    while played < ticks:
+        env.step(rng.integers(0, NUM_ACTIONS, env.num_agents))
+        worst, played = max(worst, outside(env)), played + env.num_arenas * REPEAT
+    return played, worst
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=12.0, help="CPU-seconds per team size, shared by the three")
+    parser.add_argument("--arenas", type=int, default=48)
+    parser.add_argument("--ticks", type=int, default=200_000, help="ticks of random play to check")
+    args = parser.parse_args()
+    figures = {}
+    for size in (1, 2, 3):
+        mode = f"{size}v{size}"
+        ours, limit, theirs = measure(size, args.arenas, args.seconds)
+        print(f"{mode}: {ours:,.0f} agent-steps per CPU-second; physics alone {limit:,.0f}; rlgym {theirs:,.0f}", flush=True)
+        figures[f"agent_steps_per_cpu_s_{mode}"] = round(ours)
+        figures[f"ratio_vs_rlgym_{mode}"] = round(ours / theirs, 2)
+        figures[f"fraction_of_physics_limit_{mode}"] = round(ours / limit, 3)
+    played, worst = random_ticks(args.ticks)
+    print(f"{played:,} ticks of random play: the furthest point is {worst:.0f} units {'outside' if worst > 0 else 'inside'}", flush=True)
+    figures["ticks_inside"] = played if worst <= 0 else 0
+    print(json.dumps(figures))
