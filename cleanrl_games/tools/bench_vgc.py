@@ -28,6 +28,7 @@ from cleanrl_games.envs.vgc.vec_env import NODE_FLAGS
 FORMATS = ("gen9vgc2023regc", "gen9vgc2024regg", "gen9vgc2025regi")
 ADVERSARIAL = Path(__file__).resolve().parent / "vgc_adversarial_teams.txt"
 CONCURRENT = 16
+WARM = 300  # battles before a measurement
 
 
 def adversarial_teams() -> list[str]:
@@ -46,21 +47,36 @@ def adversarial_teams() -> list[str]:
     return teams
 
 
+class Bare:
+    """showdown/selfdrive.js: the simulator alone, playing itself with random legal choices. One process, as many jobs as wanted."""
+
+    def __init__(self):
+        command = install.node_command(install.SHOWDOWN_SOURCES / "selfdrive.js", flags=NODE_FLAGS)
+        environment = install.node_env(install.ensure_showdown())
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+
+    def play(self, **job) -> dict:
+        job = {"format": "gen9vgc2024regg", "openTeamSheets": True, "seed": 1, "dispatch": True, "turnCap": 100, **job}
+        self.process.stdin.write(json.dumps(job) + "\n")  # ASCII: selfdrive.js counts on one byte a character
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"selfdrive.js failed in {job['format']} with code {self.process.wait()}; its stack is above.")
+        return json.loads(line)
+
+    def close(self) -> None:
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.process.wait()
+
+
 def selfdrive(**job) -> dict:
-    """Runs showdown/selfdrive.js: the simulator alone, playing itself with random legal choices."""
-    job = {"format": "gen9vgc2024regg", "openTeamSheets": True, "seed": 1, "dispatch": True, "turnCap": 100, **job}
-    script = install.SHOWDOWN_SOURCES / "selfdrive.js"
-    done = subprocess.run(
-        install.node_command(script, flags=NODE_FLAGS),
-        input=json.dumps(job),
-        capture_output=True,
-        text=True,
-        env=install.node_env(install.ensure_showdown()),
-        timeout=3600,
-    )
-    if done.returncode:
-        raise RuntimeError(f"selfdrive.js failed for {job['format']}: {done.stderr[-3000:]}")
-    return json.loads(done.stdout)
+    """One job in a process of its own: the dispatch, once changed, stays so for the life of a process."""
+    bare = Bare()
+    try:
+        return bare.play(**job)
+    finally:
+        bare.close()
 
 
 def random_actions(mask: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -110,22 +126,28 @@ def speed(battle_format: str, rounds: int, battles: int, websocket_battles: int)
     from cleanrl_games.tools.bench_vgc_websocket import measure_websocket
 
     teams = TeamPool("shipped", battle_format, split="all").packed
-    ours = Ours(teams, battle_format)
-    ours.play(100)  # warm: compiled code, filled caches, battles out of step with each other
-    total, limit = dict.fromkeys(("decisions", "battles", "node_s", "python_s", "wall_s"), 0.0), {"cpu_s": 0.0, "decisions": 0}
+    ours, bare, stock = Ours(teams, battle_format), Bare(), Bare()
+    # Warm, all three alike: Node goes on compiling for hundreds of battles.
+    ours.play(WARM)
+    for simulator, dispatch in ((bare, True), (stock, False)):
+        simulator.play(format=battle_format, teams=teams, battles=WARM, first=10_000, dispatch=dispatch)
+    totals = [dict.fromkeys(("decisions", "battles", "cpu_s", "node_s", "python_s", "wall_s"), 0.0) for _ in range(3)]
     rss = 0.0
-    # In turns, so that a neighbour's load falls on both.
+    # In turns, so that a neighbour's load falls on all.
     for index in range(rounds):
-        bare = selfdrive(format=battle_format, teams=teams, battles=battles, warmup=60, first=index * battles)
-        part = ours.play(battles)
-        rss = max(rss, part["rss_mb"])
-        total = {name: total[name] + part[name] for name in total}
-        limit = {name: limit[name] + bare[name] for name in limit}
+        job = {"format": battle_format, "teams": teams, "battles": battles, "first": index * battles}
+        parts = ours.play(battles), bare.play(**job), stock.play(**job, dispatch=False)
+        rss = max(rss, parts[0]["rss_mb"])
+        for total, part in zip(totals, parts):
+            for name in total:
+                total[name] += part.get(name, 0.0)
+    total, limit, slow = totals
     ours.env.close()
+    bare.close()
+    stock.close()
     print(f"ours: {per_decision(total['node_s'], total['python_s'], total['decisions'])}, one process, features and masks included")
     print(f"bare simulator, same dispatch: {1000 * limit['cpu_s'] / limit['decisions']:.3f} ms a decision")
-    stock = selfdrive(format=battle_format, teams=teams, battles=battles, warmup=60, dispatch=False)
-    print(f"bare simulator, stock dispatch: {1000 * stock['cpu_s'] / stock['decisions']:.3f} ms a decision")
+    print(f"bare simulator, stock dispatch: {1000 * slow['cpu_s'] / slow['decisions']:.3f} ms a decision")
     websocket = measure_websocket(battle_format, teams, websocket_battles, CONCURRENT)
     print(f"poke-env over a websocket: {per_decision(websocket['node_s'], websocket['python_s'], websocket['decisions'])}")
     mine = (total["node_s"] + total["python_s"]) / total["decisions"]
@@ -138,7 +160,7 @@ def speed(battle_format: str, rounds: int, battles: int, websocket_battles: int)
         "rss_mb": round(rss),
         "ms_per_decision": round(1000 * mine, 3),
         "websocket_ms_per_decision": round(1000 * theirs, 3),
-        "dispatch_speedup": round(stock["cpu_s"] / stock["decisions"] * limit["decisions"] / limit["cpu_s"], 2),
+        "dispatch_speedup": round(slow["cpu_s"] / slow["decisions"] * limit["decisions"] / limit["cpu_s"], 2),
         "format": battle_format,
     }
 
@@ -185,7 +207,7 @@ def identity(battles: int) -> dict:
 def endurance(battles: int, battle_format: str) -> dict:
     """Speed in CPU time, which a busy machine does not bend, and memory after the first tenth (caches filled) and at the end."""
     ours = Ours(TeamPool("shipped", battle_format, split="all").packed, battle_format)
-    ours.play(300)  # compiled code, filled caches, a first full collection
+    ours.play(WARM)  # compiled code, filled caches, a first full collection
     tenths = []
     for index in range(10):
         part = ours.play(battles // 10)
@@ -207,9 +229,9 @@ if __name__ == "__main__":
     parser.add_argument("--identity", action="store_true")
     parser.add_argument("--endurance", action="store_true")
     parser.add_argument("--battle-format", default="gen9vgc2024regg")
-    parser.add_argument("--rounds", type=int, default=3, help="speed: alternations between ours and the bare simulator")
-    parser.add_argument("--battles", type=int, help="speed: per round (150); identity: per format (200); endurance: in all (5000)")
-    parser.add_argument("--websocket-battles", type=int, default=96)
+    parser.add_argument("--rounds", type=int, default=4, help="speed: alternations between ours and the bare simulator")
+    parser.add_argument("--battles", type=int, help="speed: per round (100); identity: per format (200); endurance: in all (5000)")
+    parser.add_argument("--websocket-battles", type=int, default=96, help="speed: measured ones, after as many to warm the server")
     parser.add_argument("--decisions", type=int, default=20_000, help="masks: decisions with adversarial teams")
     args = parser.parse_args()
     battle_format = install.normalize_format(args.battle_format)
@@ -220,5 +242,5 @@ if __name__ == "__main__":
     elif args.endurance:
         result = endurance(args.battles or 5000, battle_format)
     else:
-        result = speed(battle_format, args.rounds, args.battles or 150, args.websocket_battles)
+        result = speed(battle_format, args.rounds, args.battles or 100, args.websocket_battles)
     print(json.dumps(result))

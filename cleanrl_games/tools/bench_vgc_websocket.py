@@ -111,7 +111,7 @@ def free_port() -> int:
 
 
 def measure_websocket(battle_format: str, teams: list[str], battles: int, concurrent: int) -> dict:
-    """CPU seconds of the server's processes and of Python for `battles` battles, after a warm-up of two rounds."""
+    """CPU seconds of the server's processes and of Python for `battles` battles, after as many to warm the server."""
     server = Server(free_port())
     try:
         server.start(ensure_showdown())
@@ -128,7 +128,7 @@ def measure_websocket(battle_format: str, teams: list[str], battles: int, concur
         async def play(count: int) -> None:
             await asyncio.wait_for(players[0].battle_against(players[1], n_battles=count), timeout=900)
 
-        asyncio.run(play(2 * concurrent))
+        asyncio.run(play(battles))
         before = sum(player.decisions for player in players)
         node, python, wall = tree_cpu(server.process.pid), time.process_time(), time.perf_counter()
         asyncio.run(play(battles))

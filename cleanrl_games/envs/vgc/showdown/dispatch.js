@@ -320,7 +320,11 @@ function copyMove(dex, move) {
 // Four-player games bubble events through ally sides: those keep the stock search.
 const supported = battle => battle.sides.length === 2 && battle.gameType !== 'freeforall';
 
+let installed = false;
+
 function install() {
+  if (installed) return;
+  installed = true;
   const stock = Battle.prototype;
   const {runEvent, singleEvent, endTurn, findEventHandlers: stockFind} = stock;
   const {getActiveMove} = ModdedDex.prototype;

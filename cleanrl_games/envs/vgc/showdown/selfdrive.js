@@ -2,22 +2,18 @@
 // The simulator alone: battles that play themselves with random legal choices, no features, no pipes.
 // The speed bench takes its limit from here, the identity check its logs, the mask check its refusals.
 //
-//   node selfdrive.js < job.json > result.json
-//   job: {format, openTeamSheets, teams: [packed], battles, seed, dispatch, turnCap, hashes, reverse}
+//   one JSON job a line on stdin, one JSON result a line on stdout
+//   job: {format, openTeamSheets, teams: [packed], battles, first, seed, dispatch, turnCap, hashes, reverse}
 
 const fs = require('fs');
 const crypto = require('crypto');
 const mdbo = require('./mdbo');
 const {battleFormat, createBattle, mix} = require('./battles');
 
-const job = JSON.parse(fs.readFileSync(0, 'utf8'));
-if (job.dispatch) require('./dispatch').install();
-
 const mask = new Uint8Array(mdbo.MASK_BYTES);
-const totals = {battles: 0, decisions: 0, turns: 0, invalid: 0, unavailable: 0, capped: 0, refused: 0, accepted: 0};
-const failures = [];
-const hashes = [];
-const seen = {}; // how often a mask met each of its traps: a check that never met one proves nothing about it
+const NOTHING = {battles: 0, decisions: 0, turns: 0, invalid: 0, unavailable: 0, capped: 0, refused: 0, accepted: 0};
+let job, totals, failures, hashes;
+let seen; // how often a mask met each of its traps: a check that never met one proves nothing about it
 
 function note(request) {
   const met = name => { seen[name] = (seen[name] || 0) + 1; };
@@ -127,12 +123,25 @@ function play(index) {
   battle.destroy();
 }
 
-for (let i = 0; i < (job.warmup || 0); i++) play(1e6 + i);
-for (const key in totals) totals[key] = 0;
-const cpu = process.cpuUsage();
-const wall = process.hrtime.bigint();
-for (let i = 0; i < job.battles; i++) play((job.first || 0) + i);
-const used = process.cpuUsage(cpu);
-totals.cpu_s = (used.user + used.system) / 1e6;
-totals.wall_s = Number(process.hrtime.bigint() - wall) / 1e9;
-process.stdout.write(JSON.stringify({...totals, seen, hashes, failures}));
+function run(line) {
+  job = JSON.parse(line);
+  if (job.dispatch) require('./dispatch').install();
+  totals = {...NOTHING};
+  failures = [];
+  hashes = [];
+  seen = {};
+  const cpu = process.cpuUsage();
+  const wall = process.hrtime.bigint();
+  for (let i = 0; i < job.battles; i++) play((job.first || 0) + i);
+  const used = process.cpuUsage(cpu);
+  totals.cpu_s = (used.user + used.system) / 1e6;
+  totals.wall_s = Number(process.hrtime.bigint() - wall) / 1e9;
+  fs.writeSync(1, `${JSON.stringify({...totals, seen, hashes, failures})}\n`);
+}
+
+const chunk = Buffer.alloc(1 << 16);
+let text = '';
+for (let n; (n = fs.readSync(0, chunk, 0, chunk.length, null)) > 0;) {
+  text += chunk.toString('latin1', 0, n);
+  for (let end; (end = text.indexOf('\n')) >= 0; text = text.slice(end + 1)) run(text.slice(0, end));
+}
