@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from cleanrl_games.envs.osrs import rules, simulator
+from cleanrl_games.envs.osrs import movement, rules, simulator
 from cleanrl_games.envs.osrs.loadouts import MAGE, MELEE, RANGED, SPECIAL, TANK
 from cleanrl_games.envs.osrs.rules import STYLE_MAGE, STYLE_MELEE, STYLE_RANGED
 from cleanrl_games.envs.osrs.vec_env import NHVecEnv
@@ -421,10 +421,10 @@ def test_energy_levels_and_health_come_back_with_time():
 
 def test_paths_are_straight_first_then_diagonal():
     duel = Duel()
-    simulator.walk_to(duel.me, 4, 1)
-    simulator.move(duel.fight, duel.me, duel.foe, duel.kit)
+    movement.walk_to(duel.me, 4, 1)
+    movement.move(duel.fight, duel.me, duel.foe, duel.kit)
     assert (duel.me.x, duel.me.y, duel.me.has_destination) == (2, 0, 1)
-    simulator.move(duel.fight, duel.me, duel.foe, duel.kit)
+    movement.move(duel.fight, duel.me, duel.foe, duel.kit)
     assert (duel.me.x, duel.me.y, duel.me.has_destination) == (4, 1, 0)
 
 
@@ -436,23 +436,23 @@ def test_reach():
         (8, 0, False, False, True), (10, 9, False, False, True), (11, 0, False, False, False),
     ):  # fmt: skip
         foe.x, foe.y = x, y
-        reach = [simulator.in_reach(me, foe, duel.kit, style) for style in (STYLE_MELEE, STYLE_RANGED, STYLE_MAGE)]
+        reach = [movement.in_reach(me, foe, duel.kit, style) for style in (STYLE_MELEE, STYLE_RANGED, STYLE_MAGE)]
         assert reach == [melee, ranged, mage], (x, y)
 
 
-@pytest.mark.parametrize("movement", [1, 3, 4])
-def test_clicked_tiles_are_the_nearest_of_their_kind(movement):
+@pytest.mark.parametrize("kind", [1, 3, 4])
+def test_clicked_tiles_are_the_nearest_of_their_kind(kind):
     duel = Duel()
     me, foe = duel.me, duel.foe
     for seed in range(400):
         place = np.random.default_rng(seed)
         me.x, me.y, foe.x, foe.y = place.integers(-8, 9, 4)
         farcast, me.has_destination = int(place.integers(1, 7)), 0
-        simulator.click_movement(duel.fight, me, foe, movement, farcast)
-        ring = farcast + 1 if movement == 3 else 1
+        movement.click_movement(duel.fight, me, foe, kind, farcast)
+        ring = farcast + 1 if kind == 3 else 1
         tiles = [(x, y) for x in range(-ring, ring + 1) for y in range(-ring, ring + 1) if max(abs(x), abs(y)) == ring]
-        if movement != 3:
-            tiles = [(x, y) for x, y in tiles if (x != 0 and y != 0) == (movement == 4)]
+        if kind != 3:
+            tiles = [(x, y) for x, y in tiles if (x != 0 and y != 0) == (kind == 4)]
         here = (me.x - foe.x, me.y - foe.y)
         if here in tiles:
             assert not me.has_destination
@@ -464,7 +464,7 @@ def test_clicked_tiles_are_the_nearest_of_their_kind(movement):
 
 def test_the_frozen_stand_still():
     duel = Duel()
-    simulator.walk_to(duel.me, 4, 1)
+    movement.walk_to(duel.me, 4, 1)
     duel.me.freeze_timer = 5
-    simulator.move(duel.fight, duel.me, duel.foe, duel.kit)
+    movement.move(duel.fight, duel.me, duel.foe, duel.kit)
     assert (duel.me.x, duel.me.moved, duel.me.has_destination) == (0, 0, 0)

@@ -9,7 +9,7 @@ def _drop_stale_machine_code():
     So that an edited rule is played everywhere, code compiled before the newest of its sources is thrown away.
     """
     here = Path(__file__).parent
-    sources = ("baselines", "contract", "loadouts", "observations", "rules", "simulator", "vec_env")
+    sources = ("baselines", "contract", "loadouts", "movement", "observations", "rules", "simulator", "vec_env")
     newest = max((here / f"{name}.py").stat().st_mtime for name in sources)
     for compiled in here.glob("__pycache__/*.nb[ic]"):
         try:

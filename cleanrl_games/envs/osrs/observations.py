@@ -10,6 +10,7 @@ from numba import njit
 from . import contract
 from .contract import OBS
 from .loadouts import MAGE, MELEE, RANGED, SPECIAL
+from .movement import attack_style, distance_between
 from .rules import (
     AGS,
     ANGLERFISH,
@@ -41,12 +42,7 @@ from .rules import (
     brew_heal,
     food_heal,
 )
-from .simulator import (
-    attack_style,
-    boosted_by_combat,
-    boosted_by_ranging,
-    distance_between,
-)
+from .simulator import boosted_by_combat, boosted_by_ranging
 
 # What the server calls environment parameters.
 PARAMS = np.dtype(

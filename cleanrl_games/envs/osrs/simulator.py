@@ -11,6 +11,7 @@ A tick:  timers ──► both fighters' clicks ──► in PID order: move, ta
 from numba import njit
 
 from .loadouts import MAGE, MELEE, RANGED, SPECIAL, TANK
+from .movement import attack_style, click_movement, distance_between, in_reach, move, sign
 from .rules import (
     AGS,
     ANGLERFISH,
@@ -200,58 +201,6 @@ def eat(me, kit, heal, attack_delay, overheal):
 
 
 @njit(cache=True)
-def walk_to(me, x, y):
-    """A click on the ground ends the attack."""
-    me.has_destination, me.destination_x, me.destination_y = 1, x, y
-    me.attacking = 0
-
-
-@njit(cache=True)
-def sign(value):
-    return 1 if value > 0 else -1 if value < 0 else 0
-
-
-@njit(cache=True)
-def distance_between(me, foe):
-    return max(abs(me.x - foe.x), abs(me.y - foe.y))
-
-
-@njit(cache=True)
-def coin(fight):
-    return 1 - 2 * roll(fight, 2)
-
-
-@njit(cache=True)
-def click_movement(fight, me, foe, movement, farcast):
-    """1 next to the target, 2 under it, 3 to a tile at a distance, 4 diagonal to it; one of the nearest such tiles."""
-    dx, dy = me.x - foe.x, me.y - foe.y
-    gap = max(abs(dx), abs(dy))
-    ring = farcast + 1 if movement == 3 else 1
-    if movement == 2:
-        walk_to(me, foe.x, foe.y)
-        return
-    beside, diagonal = abs(dx) + abs(dy) == 1, abs(dx) == 1 and abs(dy) == 1
-    if (movement == 1 and beside) or (movement == 4 and diagonal) or (movement == 3 and gap == ring):
-        return
-    # The nearest tiles of the ring are those of its side towards the fighter that can be reached in the same time.
-    along_x = abs(dx) > abs(dy) or (abs(dx) == abs(dy) and roll(fight, 2) == 0)
-    ahead, aside = (dx, dy) if along_x else (dy, dx)
-    ahead = ring * (sign(ahead) if ahead != 0 else coin(fight))
-    slack = max(abs(gap - ring), 1)
-    low, high = max(aside - slack, -ring), min(aside + slack, ring)
-    if movement == 1:
-        aside = 0
-    elif movement == 3:
-        aside = low + roll(fight, high - low + 1)
-    elif low == -1 and high == 1:
-        aside = coin(fight)
-    else:
-        aside = 1 if high == 1 else -1
-    tx, ty = (ahead, aside) if along_x else (aside, ahead)
-    walk_to(me, foe.x + tx, foe.y + ty)
-
-
-@njit(cache=True)
 def click(fight, me, foe, kit, action):
     """One fighter's clicks of a tick, in the order the server takes them."""
     if action[11] != 0 and me.prayer_points > 0:
@@ -285,75 +234,7 @@ def click(fight, me, foe, kit, action):
         click_movement(fight, me, foe, action[9], action[10])
 
 
-# ------------------------------------------------------------------------------------------------------- moving, hits
-
-
-@njit(cache=True)
-def attack_style(me):
-    if me.worn == RANGED:
-        return STYLE_RANGED
-    if me.worn == MELEE or me.worn == SPECIAL:
-        return STYLE_MELEE
-    return STYLE_MAGE
-
-
-@njit(cache=True)
-def in_reach(me, foe, kit, style):
-    gap = distance_between(me, foe)
-    if gap == 0:
-        return False
-    if style == STYLE_MAGE:
-        return gap <= 10
-    if style == STYLE_RANGED:
-        return gap <= kit.ranged_range
-    if gap == 1:
-        return me.x == foe.x or me.y == foe.y or foe.moved == 1
-    return gap == 2 and me.moved == 1 and foe.moved == 1  # both running
-
-
-@njit(cache=True)
-def step_towards(me, x, y):
-    """One tile of the shortest path: straight while one axis is ahead of the other, diagonal from then on."""
-    dx, dy = x - me.x, y - me.y
-    if abs(dx) >= abs(dy):
-        me.x += sign(dx)
-    if abs(dy) >= abs(dx):
-        me.y += sign(dy)
-    me.moved = 1
-
-
-@njit(cache=True)
-def chase(fight, me, foe, kit, style):
-    """Where an attacker that is out of reach walks: beside its target, which a ground click could ask for as well."""
-    gap = distance_between(me, foe)
-    me.has_destination, me.destination_x, me.destination_y = 0, me.x, me.y
-    if gap == 0:
-        me.has_destination, me.destination_x = 1, me.x + coin(fight)
-    elif not in_reach(me, foe, kit, style):
-        dx, dy = me.x - foe.x, me.y - foe.y
-        along_x = abs(dx) > abs(dy) or (gap == 1 and style == STYLE_MELEE) or abs(dx) == abs(dy)
-        me.has_destination = 1
-        me.destination_x = foe.x + sign(dx) if along_x else foe.x
-        me.destination_y = foe.y if along_x else foe.y + sign(dy)
-
-
-@njit(cache=True)
-def move(fight, me, foe, kit):
-    """Two tiles a tick: after the target while attacking it, else to where was clicked."""
-    if me.freeze_timer > 0:
-        me.has_destination = 0
-        return
-    style = attack_style(me)
-    if me.attacking:
-        chase(fight, me, foe, kit, style)
-    if not me.has_destination:
-        return
-    for _ in range(2):
-        step_towards(me, me.destination_x, me.destination_y)
-        arrived = me.x == me.destination_x and me.y == me.destination_y
-        if arrived or (me.attacking and style != STYLE_MELEE and in_reach(me, foe, kit, style)):
-            me.has_destination = 0
-            return
+# ---------------------------------------------------------------------------------------------------------------- hits
 
 
 @njit(cache=True)
