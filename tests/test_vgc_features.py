@@ -2,13 +2,15 @@
 
 import json
 import logging
+import zlib
+from collections import Counter
 
 import numpy as np
 import pytest
 from poke_env.battle import DoubleBattle, Effect, Weather
 from poke_env.data import GenData
 
-from cleanrl_games.envs.vgc import TeamPool, columns_doc, mdbo, vocab_file
+from cleanrl_games.envs.vgc import TeamPool, VGCVecEnv, columns_doc, mdbo, vocab_file
 from cleanrl_games.envs.vgc.baselines import feed
 from cleanrl_games.envs.vgc.features import FLOATS, INTS, LAYOUT, Observer
 from cleanrl_games.envs.vgc.parity import FORMATS, INT_NAMES, Report, check, compare_battle, exact_hp, frame, trace
@@ -164,6 +166,38 @@ def test_hidden_things_change_no_frame_before_they_are_told(change, open_team_sh
     # And the comparison does see the change where it is no secret: on its owner's side it is told at once.
     owner, _ = np.array([same_until_told(a[1], b[1]) for a, b in zip(first, second)]).T
     assert owner.sum() < compared.sum()
+
+
+def seat_streams(teams: tuple[list[str], list[str]], rounds: int) -> dict[int, list[dict]]:
+    """What each seat of a VGCVecEnv was told and saw; actions depend on seat and count alone, as far as the mask allows."""
+    streams, counts = {}, Counter()
+    with VGCVecEnv(6, 1, FORMATS[1], teams=teams, open_team_sheets=True, seed=3, protocol=True) as env:
+        for _ in range(rounds):
+            batch = env.recv()
+            rows, legal = [row for row in batch.decisions if batch.episode[row] == 0], batch.mask
+            actions = []
+            for row in rows:
+                seat = int(batch.key[row])
+                stream = streams.setdefault(seat, [])
+                stream.append({"lines": batch.protocol[row]})
+                stream.append({"ints": batch.ints[row].tobytes(), "floats": batch.floats[row].tobytes()})
+                allowed = np.flatnonzero(legal[row])
+                actions.append(
+                    LEADS_12[0] if batch.kind[row] == 0 else allowed[zlib.crc32(f"{seat} {counts[seat]}".encode()) % len(allowed)]
+                )
+                counts[seat] += 1
+            if not rows:
+                break
+            env.send(batch.key[rows], actions)
+    return streams
+
+
+def test_vec_env_frames_do_not_know_the_opponents_spread():
+    mine, theirs = TeamPool("shipped", FORMATS[1], split="all").packed[:2]
+    first = seat_streams(([mine], [theirs]), 8)
+    second = seat_streams(([mine], [edited(theirs, other_spread_in_the_back)]), 8)
+    compared, different = np.array([same_until_told(first[seat], second[seat]) for seat in first if seat % 2 == 0]).T
+    assert different.sum() == 0 and (compared >= 2).all() and compared.max() >= 3
 
 
 def test_node_sees_only_lines_and_requests():

@@ -215,7 +215,7 @@ class Observer:
         tracker = self.tracker
         picks = min(tracker.picks, len(tracker.opp))
         everyone_shown = sum(mon.shown for mon in tracker.opp) >= picks
-        for position, mon in enumerate(tracker.opp):
+        for position, mon in enumerate(tracker.opp[:6]):
             row = Row(ints, floats, "opp", position)
             index = self.slot_of(mon, (2, 3))
             self.write_mon(row, mon, index)

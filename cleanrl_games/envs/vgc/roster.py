@@ -210,6 +210,9 @@ class Roster:
         if ident[:2] == self.role:
             return self.own.setdefault(name, Mon(name, species, level))
         mon = next((mon for mon in self.opp if same_species(mon.species, species)), None)
+        named = next((mon for mon in self.opp if mon.name == name), None)
+        if mon is None and named is not None:
+            return named  # an Illusion of somebody who has transformed shows a species that is not on the team
         if mon is None:
             mon = Mon(name, species, level)
             self.opp.append(mon)
@@ -234,6 +237,8 @@ class Roster:
         self.leave(index)
         slot.mon = mon
         slot.clear()
+        species = parse_details(message[3])[0]
+        slot.species = species if index > 1 and species != mon.species else 0
         slot.handed_over = how in ("Baton Pass", "Shed Tail")
         if how == "Baton Pass":
             slot.boosts = boosts

@@ -87,7 +87,8 @@ class PlayerView extends BattleView {
       if (mon.shown) shown++;
       if (mon.fainted) fainted++;
     }
-    for (const mon of this.opp) {
+    for (let row = 0; row < this.opp.length && row < 6; row++) {
+      const mon = this.opp[row];
       const slotIndex = this.slots[2].mon === mon ? 2 : this.slots[3].mon === mon ? 3 : -1;
       this.writeMon(mon, slotIndex, ints, at, floats, to);
       const off = slotIndex >= 0 ? this.slots[slotIndex].disabledMove : 0;

@@ -159,6 +159,8 @@ class Roster {
       return this.own.get(name);
     }
     let mon = this.opp.find(other => vocab.sameSpecies(other.species, species));
+    // An Illusion of somebody who has transformed shows a species that is not on the team, and that somebody's name.
+    if (!mon && this.oppByName.has(name)) return this.oppByName.get(name);
     if (!mon) {
       mon = new Mon(name, species, level);
       this.opp.push(mon);
@@ -186,6 +188,8 @@ class Roster {
     this.leave(index);
     slot.mon = mon;
     slot.clear();
+    const {species} = vocab.details(args[3]);
+    if (index > 1 && mon.species !== species) slot.species = species;
     if (passed) {
       slot.volatile.set(boosts);
       PASSED.forEach((column, i) => { slot.volatile[column] = passed[i]; });
