@@ -154,8 +154,8 @@ class Args:
     """actor processes; 0 = inline in the learner's process, deterministic"""
     num_envs: int = 512
     """fights per actor"""
-    num_steps: int = 64
-    """ticks per rollout"""
+    num_steps: int = 32
+    """ticks per rollout; short ones keep the update that a rollout is behind small"""
     ray_address: str = ""
     """run the actors on this Ray cluster ("auto", "127.0.0.1:6379", …)"""
 
@@ -210,7 +210,7 @@ class Args:
     """updates over which the share changes"""
     scripted_fraction: float = 0.4
     """share of fights against the scripted NH bot"""
-    snapshot_frequency: int = 20
+    snapshot_frequency: int = 40
     """updates between snapshots for the league, 0 = none"""
     league_size: int = 32
     """members of the league; beyond that the easiest leaves"""
@@ -218,11 +218,11 @@ class Args:
     """league members an actor fights at a time (one batched forward pass each)"""
 
     # --- evaluation and checkpoints
-    eval_frequency: int = 40
+    eval_frequency: int = 200
     """updates between evaluations against the scripted players, each with a model in the run's folder; 0 = only at the end"""
     eval_episodes: int = 200
     """fights per evaluation and opponent"""
-    checkpoint_frequency: int = 40
+    checkpoint_frequency: int = 100
     """updates between checkpoints"""
     capture_video: bool = False
     """a GIF of a fight with each evaluation"""
@@ -800,6 +800,7 @@ if __name__ == "__main__":
         else process_rollouts(args, board)
     )
     reward_weights = torch.tensor([getattr(args, f"reward_{term}") for term in REWARD_TERMS])
+    changing = torch.zeros(NUM_OBS).index_fill_(0, torch.from_numpy(contract.CHANGING), 1.0)
     freeze_terms = [REWARD_TERMS.index("frozen"), REWARD_TERMS.index("target_frozen")]
     start_time, first_step, consistent, done = time.time(), global_step, True, progress(elapsed)
 
@@ -817,8 +818,8 @@ if __name__ == "__main__":
             rewards = s.terms @ weights  # (T, F, 2)
             novelty = anneal(args.novelty, 0.0, update, args.novelty_updates)
             if novelty > 0:
-                z = ((s.obs[1:] - agent.obs_mean.cpu()) / agent.obs_std.cpu())[..., contract.CHANGING]
-                rewards += novelty * (z.abs() - 1).clamp(0, 9).sum(-1) * ~ended
+                z = (s.obs[1:] - agent.obs_mean.cpu()).div_(agent.obs_std.cpu()).abs_()
+                rewards += novelty * (z.sub_(1).clamp_(0, 9) @ changing) * ~ended
             sums, returns_seen = torch.empty_like(rewards), []
             for t in range(args.num_steps):
                 discounted[index] = args.gamma * discounted[index] + rewards[t]
