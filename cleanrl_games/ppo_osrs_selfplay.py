@@ -817,7 +817,7 @@ if __name__ == "__main__":
             weights[freeze_terms] *= anneal(1.0, args.reward_frozen_final_scale, update, 300)
             rewards = s.terms @ weights  # (T, F, 2)
             novelty = anneal(args.novelty, 0.0, update, args.novelty_updates)
-            if novelty > 0:
+            if novelty > 0 and update > 1:  # before there are statistics everything is novel
                 z = (s.obs[1:] - agent.obs_mean.cpu()).div_(agent.obs_std.cpu()).abs_()
                 rewards += novelty * (z.sub_(1).clamp_(0, 9) @ changing) * ~ended
             sums, returns_seen = torch.empty_like(rewards), []
