@@ -420,12 +420,13 @@ def test_energy_levels_and_health_come_back_with_time():
 
 
 def test_paths_are_straight_first_then_diagonal():
-    duel = Duel()
-    movement.walk_to(duel.me, 4, 1)
-    movement.move(duel.fight, duel.me, duel.foe, duel.kit)
-    assert (duel.me.x, duel.me.y, duel.me.has_destination) == (2, 0, 1)
-    movement.move(duel.fight, duel.me, duel.foe, duel.kit)
-    assert (duel.me.x, duel.me.y, duel.me.has_destination) == (4, 1, 0)
+    for goal, halfway in (((4, 1), (2, 0)), ((1, 4), (0, 2)), ((-3, -4), (-1, -2)), ((4, -4), (2, -2))):
+        duel = Duel()
+        movement.walk_to(duel.me, *goal)
+        movement.move(duel.fight, duel.me, duel.foe, duel.kit)
+        assert (duel.me.x, duel.me.y, duel.me.has_destination) == (*halfway, 1)
+        movement.move(duel.fight, duel.me, duel.foe, duel.kit)
+        assert (duel.me.x, duel.me.y, duel.me.has_destination) == (*goal, 0)
 
 
 def test_reach():
