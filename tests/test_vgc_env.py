@@ -241,3 +241,29 @@ def listen(observer: Observer, lines: list[str]) -> None:
             observer.hear_request(json.loads("|".join(split[2:])))
         else:
             observer.hear(split)
+
+
+def test_each_seat_hears_its_own_half_of_a_split_line(teams):
+    """Exact HP is for the owner; the other side, and a spectator, get percent."""
+    rng, exact, percent = np.random.default_rng(0), 0, 0
+    with VGCVecEnv(4, 1, FORMAT, teams=teams, seed=9, protocol=True) as env:
+        batch = env.recv()
+        for _ in range(25):
+            for row, lines in batch.protocol.items():
+                me = f"p{batch.side[row] + 1}"
+                for line in lines:
+                    split = line.split("|")
+                    if split[1] == "request":
+                        assert json.loads("|".join(split[2:]))["side"]["id"] == me
+                    if split[1] not in ("switch", "drag", "-damage", "-heal"):
+                        continue
+                    hp = re.match(r"(\d+)/(\d+)", split[4 if split[1] in ("switch", "drag") else 3])
+                    if hp and split[2].startswith(me):
+                        exact += hp[2] != "100"
+                    elif hp:
+                        assert hp[2] == "100" and int(hp[1]) <= 100, line
+                        percent += 1
+            rows = batch.decisions
+            env.send(batch.key[rows], random_actions(batch.mask[rows], rng))
+            batch = env.recv()
+    assert exact > 100 and percent > 100
