@@ -11,6 +11,7 @@ other's: `emulator.backend` says which it is. A libretro core keeps one game in 
 the library of its own, and as many as one likes live in one process.
 """
 
+import _ctypes
 import ctypes
 import hashlib
 import importlib.util
@@ -93,11 +94,15 @@ class Emulator:
             self._cleanup()
             raise
         self.run, self.frame, self.save = self.core.run, self.core.frame, self.core.save
-        # the copied library stays mapped when its file is gone, and a killed process leaves 1.2 MB less behind
-        (Path(self.folder) / "core.so").unlink(missing_ok=True)
+        self.stamp = self.save()[:12]
+        if os.name == "posix":  # a library stays mapped when its file is gone, and a killed process leaves 1.2 MB less behind
+            (Path(self.folder) / "core.so").unlink(missing_ok=True)
 
     def load(self, state):
         """Back to a state of `save`. Run a frame before looking: a state has no picture."""
+        # versions, BIOS and cartridge of a state are its first 12 bytes; the core itself would load any bytes of the right length
+        if state[:12] != self.stamp:
+            raise ValueError(f"These {len(state):,} bytes are no save state of this ROM and this version of the mGBA core.")
         self.core.load(state)
 
     def _check_range(self, address, size):
@@ -117,10 +122,22 @@ class Emulator:
         self.core.write(base, offset, bytes(data))
 
     def close(self):
-        if self.core is not None:
-            self.core.close()
-            self.core = None
+        self.core.close()
+        self.core = Closed()
+        self.run, self.frame, self.save = self.core.run, self.core.frame, self.core.save
         self._cleanup()
+
+
+class Closed:
+    """Stands in for a core that is gone: calling into its library would end the process without a word."""
+
+    def close(self):
+        pass
+
+    def run(self, *_):
+        raise RuntimeError("This emulator is closed.")
+
+    frame = save = load = read = write = run
 
 
 # What follows speaks libretro.h: numbers of commands and layouts of structs are that header's.
@@ -250,7 +267,10 @@ class Libretro:
         return buffer.raw
 
     def load(self, state):
-        if len(state) != self.state_size or not self.library.retro_unserialize(state, len(state)):
+        # This core forgets its sprites on a load and looks again only at those whose attributes (at 0xC00 of a state) change: a first
+        # load with others makes the second one change them all.
+        changed = state[:0xC00] + bytes(byte ^ 255 for byte in state[0xC00:0x1000]) + state[0x1000:]
+        if len(state) != self.state_size or not all(self.library.retro_unserialize(data, len(data)) for data in (changed, state)):
             raise ValueError(
                 f"This save state ({len(state)} bytes) is not one of this ROM on the backend 'libretro' ({self.state_size} bytes)."
             )
@@ -264,6 +284,8 @@ class Libretro:
     def close(self):
         self.library.retro_unload_game()
         self.library.retro_deinit()
+        if os.name == "posix":
+            _ctypes.dlclose(self.library._handle)  # ctypes itself never gives a library back
 
 
 class LibMgba:

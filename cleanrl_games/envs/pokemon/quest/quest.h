@@ -34,7 +34,7 @@ void draw_frame(void);
 void set_sprite(int slot, int x, int y, int tile, int bank, int flip, int big);
 void hide_sprites(int from);
 extern int step_offset;
-enum { GLYPH_PANEL = 64, GLYPH_BAR, GLYPH_EMPTY_BAR, GLYPH_DONE, GLYPH_TODO };
+enum { GLYPH_PANEL = 64, GLYPH_BAR, GLYPH_EMPTY_BAR, GLYPH_DONE, GLYPH_TODO, GLYPH_EDGE };
 
 // main.c
 extern u16 pressed;

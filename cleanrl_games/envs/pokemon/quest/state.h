@@ -1,4 +1,4 @@
-// The game's whole state that others may read, at 0x02000000. docs/pokemon_env.md and ram.py describe the same bytes.
+// The game's whole state that others may read, at 0x02000000. ../ram.py describes the same bytes.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "gba.h"

@@ -66,6 +66,7 @@ static void load_letters(void) {
   load_art(TEXT_TILES + (GLYPH_BAR + 1) * 16, "11111111ffffffff44444444333333333333333333333333ffffffff11111111", 8, 8, 0);
   load_art(TEXT_TILES + (GLYPH_EMPTY_BAR + 1) * 16, "11111111ffffffffddddddddddddddddddddddddddddddddffffffff11111111", 8, 8, 0);
   load_art(TEXT_TILES + (GLYPH_DONE + 1) * 16, "111111111aaaaaa11a5555a11a5555a11a5555a11a5555a11aaaaaa111111111", 8, 8, 0);
+  load_art(TEXT_TILES + (GLYPH_EDGE + 1) * 16, "11111111ffffffffeeeeeeee1111111111111111111111111111111111111111", 8, 8, 0);
   load_art(TEXT_TILES + (GLYPH_TODO + 1) * 16, "111111111dddddd11d1111d11d1111d11d1111d11d1111d11dddddd111111111", 8, 8, 0);
 }
 
@@ -110,7 +111,11 @@ static void fill_text(int row, int rows, u16 value) {
 }
 
 void text_clear(int row, int rows) { fill_text(row, rows, 0); }
-void text_panel(int row, int rows) { fill_text(row, rows, GLYPH_PANEL + 1); }
+
+void text_panel(int row, int rows) {
+  fill_text(row, rows, GLYPH_PANEL + 1);
+  if (row) fill_text(row, 1, GLYPH_EDGE + 1);  // the top bar needs no edge
+}
 
 static void put_tile(int x, int y, int tile, int bank) {
   // four tiles of 8 x 8, two of them in one 32-bit write; blocks of 32 x 32 tiles follow one another
