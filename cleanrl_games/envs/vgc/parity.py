@@ -18,6 +18,7 @@ import logging
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -43,6 +44,7 @@ FLOAT_NAMES = [(g.name, row, c) for g in LAYOUT.values() for row in range(g.rows
 class Report:
     decisions: int = 0  # frames compared: decisions and truncated ends
     battles: int = 0
+    observe_seconds: float = 0.0  # CPU time of Observer.observe()
     differing: Counter = field(default_factory=Counter)  # (group, column) -> decisions
     examples: list[str] = field(default_factory=list)
 
@@ -157,7 +159,10 @@ def check(battle_format: str, open_team_sheets: bool, decisions: int, seed: int,
                 listener.hear(batch.protocol[row], report)
                 where = f"battle {seat // 2}.{batch.episode[row]}, p{side + 1}, turn {batch.turn[row]}"
                 if not batch.terminated[row]:  # after a battle's end nobody is asked, and no request tells the own side
-                    compare(listener.observer.observe(), (batch.ints[row], batch.floats[row]), report, where)
+                    before = time.process_time()
+                    ours = listener.observer.observe()
+                    report.observe_seconds += time.process_time() - before
+                    compare(ours, (batch.ints[row], batch.floats[row]), report, where)
                 if batch.kind[row] == END:
                     del listeners[seat]
                     report.battles += side == 0
@@ -185,7 +190,12 @@ def run(args: argparse.Namespace) -> int:
             report = check(battle_format, open_team_sheets, (args.decisions + 1) // 2, args.seed, teams)
             sheets = "open" if open_team_sheets else "closed"
             differing = sum(report.differing.values())
-            print(f"{battle_format}, {sheets} sheets: {report.decisions} decisions, {differing} differing values", flush=True)
+            cost = 1000 * report.observe_seconds / report.decisions
+            print(
+                f"{battle_format}, {sheets} sheets: {report.decisions} decisions, {differing} differing values, "
+                f"{cost:.2f} ms per observe()",
+                flush=True,
+            )
             for example in report.examples:
                 print(f"  {example}")
             failed |= differing > 0
