@@ -287,8 +287,8 @@ class Agent(nn.Module):
         """obs, target_obs: (B, 176), normalised → (B,)"""
         return self.critic(torch.cat([obs, target_obs[:, self.partial]], -1)).squeeze(-1)
 
-    def evaluate_actions(self, obs, masks, actions):
-        """obs (B, 176) normalised, masks (B, 45), actions (B, 12) → log-prob (B,), entropy (B,)"""
+    def head_logprobs(self, obs, masks, actions):
+        """Log-probs of every action of each head, given the actions before it. obs (B, 176) normalised, masks (B, 45) → (B, 12, 7)"""
         batch = len(obs)
         chosen = torch.zeros(batch, NUM_LOGITS, device=obs.device).scatter_(1, actions + self.offsets, 1.0)
         weights = self.head_earlier * self.earlier[:, :, None]
@@ -301,13 +301,18 @@ class Agent(nn.Module):
         legal = masks & torch.cat([taken, yes], 1)[:, self.needs] & ~torch.cat([taken, no], 1)[:, self.forbids]
         legal = torch.cat([legal, no], 1)[:, self.pad]  # (B, 12, 7)
         legal[:, :, 0] |= ~legal.any(-1)  # a head with nothing legal takes action 0
-        logprobs = logits.masked_fill(~legal, torch.finfo(logits.dtype).min).log_softmax(-1)
+        return logits.masked_fill(~legal, torch.finfo(logits.dtype).min).log_softmax(-1)
+
+    def evaluate_actions(self, obs, masks, actions):
+        """→ log-prob of the twelve actions (B,), entropy summed over the heads (B,)"""
+        logprobs = self.head_logprobs(obs, masks, actions)
         logprob = logprobs.gather(-1, actions[:, :, None]).squeeze(-1).sum(-1)
-        entropy = -(logprobs.exp() * logprobs.clamp(min=-1e4)).sum((-1, -2))
+        entropy = -(logprobs.exp() * logprobs.clamp(min=-1e4)).sum((-1, -2))  # 0 · (-1e4), not 0 · (-inf), for illegal ones
         return logprob, entropy
 
-    def act(self, obs, masks, generator=None, deterministic=False):
-        """Samples head after head. obs (B, 176) normalised, masks (B, 45) → actions (B, 12), log-prob (B,)"""
+    def act(self, obs, masks, generator=None, deterministic=None):
+        """Samples head after head, or takes the likeliest action where deterministic (B, 12) says so.
+        obs (B, 176) normalised, masks (B, 45) → actions (B, 12), log-prob (B,)"""
         batch = len(obs)
         first = self.head_in(self.trunk(obs)).view(batch, NUM_HEADS, self.head_size)
         chosen = torch.zeros(batch, NUM_LOGITS + 1)
@@ -323,11 +328,10 @@ class Agent(nn.Module):
             legal = masks[:, span] & chosen[:, self.needs[span]].bool() & ~forbidden
             legal[:, 0] |= ~legal.any(-1)
             logprobs = logits.masked_fill(~legal, torch.finfo(logits.dtype).min).log_softmax(-1)
-            if deterministic:
-                action = logprobs.argmax(-1, keepdim=True)
-            else:
-                noise = torch.empty_like(logprobs).exponential_(generator=generator)
-                action = (logprobs.exp() / noise).argmax(-1, keepdim=True)
+            noise = torch.empty_like(logprobs).exponential_(generator=generator)
+            action = (logprobs.exp() / noise).argmax(-1, keepdim=True)
+            if deterministic is not None:
+                action = torch.where(deterministic[:, head, None], logprobs.argmax(-1, keepdim=True), action)
             logprob += logprobs.gather(-1, action).squeeze(-1)
             actions[:, head] = action.squeeze(-1)
             chosen.scatter_(1, action + offset, 1.0)
@@ -627,7 +631,8 @@ class Player:
     @torch.no_grad()
     def act(self, obs, masks, rows, actions):
         normalised = self.agent.normalise(torch.from_numpy(obs[rows]))
-        actions[rows] = self.agent.act(normalised, torch.from_numpy(masks[rows]), self.generator, self.deterministic)[0].numpy()
+        greedy = torch.ones(len(rows), NUM_HEADS, dtype=torch.bool) if self.deterministic else None
+        actions[rows] = self.agent.act(normalised, torch.from_numpy(masks[rows]), self.generator, greedy)[0].numpy()
 
 
 def evaluate(args, agent, name, episodes, video=""):

@@ -96,7 +96,7 @@ def test_actor_and_learner_agree_on_log_probs(agent):
 
 def test_only_legal_actions_are_chosen(agent):
     obs, masks = real_observations(256)
-    for deterministic in (False, True):
+    for deterministic in (None, torch.ones(len(obs), NUM_HEADS, dtype=torch.bool)):
         with torch.no_grad():
             actions, _ = agent.act(agent.normalise(obs), masks, deterministic=deterministic)
         for row in range(len(obs)):

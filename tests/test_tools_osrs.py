@@ -241,7 +241,7 @@ class Client:
 def own_actions(model, states):
     obs, masks = torch.from_numpy(states[0]), torch.from_numpy(states[1])
     with torch.no_grad():
-        return model.agent.act(model.agent.normalise(obs), masks, None, True)[0]
+        return model.agent.act(model.agent.normalise(obs), masks, None, torch.ones(len(obs), NUM_HEADS, dtype=torch.bool))[0]
 
 
 def test_replies_are_the_policys_own(model, states):

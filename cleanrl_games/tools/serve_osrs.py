@@ -2,7 +2,7 @@
 
     python cleanrl_games/tools/serve_osrs.py --model runs/<run> --port 5555
 
-    client ──line──► handle(): read, check ──► submit() ─┐            ┌► Agent.act, evaluate_actions, value
+    client ──line──► handle(): read, check ──► submit() ─┐            ┌► Agent.act, head_logprobs, value
     client ──line──► handle(): read, check ──► submit() ─┼► flush() ──┤  once per model for all who wait
     client ──line──► handle(): read, check ──► submit() ─┘            └► futures ──► handle(): write the reply
 
@@ -28,7 +28,7 @@ import numpy as np
 import torch
 import tyro
 
-from cleanrl_games.envs.osrs.contract import HEAD_NAMES, HEAD_OFFSETS, HEAD_SIZES, NUM_HEADS, NUM_LOGITS, NUM_OBS
+from cleanrl_games.envs.osrs.contract import HEAD_NAMES, HEAD_SIZES, NUM_HEADS, NUM_OBS
 from cleanrl_games.tools import models
 
 
@@ -157,53 +157,6 @@ def parse_request(line, served):
 
 # -------------------------------------------------------------------------------------------------------------- answers
 
-SPANS = [slice(offset, offset + size) for offset, size in zip(HEAD_OFFSETS, HEAD_SIZES)]
-HEAD_OF = torch.repeat_interleave(torch.arange(NUM_HEADS), torch.tensor(HEAD_SIZES))  # (45,)
-OFFSETS = torch.tensor(HEAD_OFFSETS)
-
-
-def taken(actions):
-    """(B, 12) → (B, 45), true where an action was chosen"""
-    return torch.zeros(len(actions), NUM_LOGITS, dtype=torch.bool).scatter_(1, actions + OFFSETS, True)
-
-
-def choose(agent, obs, masks, deterministic, generator):
-    """Actions (B, 12), each head of each row sampled or the likeliest as `deterministic` (B, 12) says.
-
-    `Agent.act` plays all heads one way, so rows that mix both are played in runs of equal heads: for the next run, what
-    the earlier ones chose is all that their masks still allow.
-    """
-    actions, masks = torch.zeros(len(obs), NUM_HEADS, dtype=torch.long), masks.clone()
-    changes = np.diff(deterministic.astype(np.int8), axis=1) != 0
-    run = np.concatenate([np.zeros((len(obs), 1), np.int64), changes.cumsum(1)], 1)  # (B, 12), number of the head's run
-    for number in range(run.max() + 1):
-        for mode in (True, False):
-            now = torch.from_numpy((run == number) & (deterministic == mode))  # (B, 12)
-            rows = now.any(1).nonzero().squeeze(1)
-            if len(rows):
-                played, _ = agent.act(obs[rows], masks[rows], generator, mode)
-                actions[rows] = torch.where(now[rows], played, actions[rows])
-                masks[rows] = torch.where(now[rows][:, HEAD_OF], taken(played), masks[rows])
-    return actions
-
-
-def head_logprobs(agent, obs, masks, actions):
-    """log p of every action of every head, given the actions chosen in the heads before: (B, 45), -inf where illegal.
-
-    `Agent.evaluate_actions` gives the sum over heads. Where earlier heads may only do what they did and later ones
-    nothing at all, all terms but one are 0, so one row per action that may be legal asks for that one.
-    """
-    first = torch.zeros(NUM_LOGITS, dtype=torch.bool)
-    first[OFFSETS] = True  # action 0 is taken when dependencies leave nothing, even if the mask says no
-    rows, logits = (masks | first).nonzero(as_tuple=True)  # (P,), (P,)
-    head = HEAD_OF[logits][:, None]
-    asked_masks = torch.where(head == HEAD_OF, masks[rows], taken(actions)[rows] & (head > HEAD_OF))
-    asked_actions = torch.where(torch.arange(NUM_HEADS) < head, actions[rows], 0)
-    asked_actions.scatter_(1, head, (logits - OFFSETS[head.squeeze(1)])[:, None])
-    logprobs = torch.full(masks.shape, -torch.inf)
-    logprobs[rows, logits] = agent.evaluate_actions(obs[rows], asked_masks, asked_actions)[0]
-    return logprobs
-
 
 @torch.inference_mode()
 def answer(model, requests, generator):
@@ -211,24 +164,24 @@ def answer(model, requests, generator):
     agent = model.agent
     obs = agent.normalise(torch.from_numpy(np.stack([request.obs for request in requests])))  # (B, 176)
     masks = torch.from_numpy(np.stack([request.masks for request in requests]))  # (B, 45)
-    actions = choose(agent, obs, masks, np.stack([request.deterministic for request in requests]), generator)
+    greedy = torch.from_numpy(np.stack([request.deterministic for request in requests]))  # (B, 12)
+    actions, logprobs = agent.act(obs, masks, generator, greedy)
     replies = [{"action": action} for action in actions.tolist()]
 
     def asking(*flags):
         return [row for row, request in enumerate(requests) if request.flags.intersection(flags)]
 
     if rows := asking("returnLogProb"):
-        logprob, _ = agent.evaluate_actions(obs[rows], masks[rows], actions[rows])
-        for row, number in zip(rows, logprob.tolist()):
-            replies[row]["logProb"] = number
+        for row in rows:
+            replies[row]["logProb"] = float(logprobs[row])
     if rows := asking("returnEntropy", "returnProbs"):
-        probs = head_logprobs(agent, obs[rows], masks[rows], actions[rows]).exp()
-        entropy = torch.stack([torch.special.entr(probs[:, span]).sum(1) for span in SPANS], 1)
+        probs = agent.head_logprobs(obs[rows], masks[rows], actions[rows]).exp()  # (B, 12, 7), padded
+        entropy = torch.special.entr(probs).sum(-1)
         for row, row_probs, row_entropy in zip(rows, probs.tolist(), entropy.tolist()):
             if "returnEntropy" in requests[row].flags:
                 replies[row]["entropy"] = row_entropy
             if "returnProbs" in requests[row].flags:
-                replies[row]["probs"] = [row_probs[span] for span in SPANS]
+                replies[row]["probs"] = [head[:size] for head, size in zip(row_probs, HEAD_SIZES)]
     if rows := asking("returnValue"):
         # The critic also sees what the target hides. Unknown, that is 0 after normalisation: a target like the mean one.
         target_obs = torch.zeros(len(rows), NUM_OBS)
