@@ -9,10 +9,10 @@ not keep a thing or keeps it wrongly the column comes from the Tracker; docs/vgc
 """
 
 import numpy as np
-from poke_env.battle import DoubleBattle, Effect, Field, Pokemon, Weather
+from poke_env.battle import DoubleBattle, Effect, Field, Pokemon, PokemonType, Weather
 from poke_env.data import GenData
 
-from cleanrl_games.envs.vgc.roster import ILLUSION, STELLAR, Mon
+from cleanrl_games.envs.vgc.roster import ILLUSION, STELLAR, Mon, Slot
 from cleanrl_games.envs.vgc.tracker import TIMED, Tracker
 from cleanrl_games.envs.vgc.vocabulary import (
     BOOSTS,
@@ -33,6 +33,9 @@ from cleanrl_games.envs.vgc.vocabulary import (
 __all__ = ["FLOATS", "INTS", "LAYOUT", "SIZES", "Observer"]
 
 POKEDEX = GenData.from_gen(9).pokedex
+TYPE_CHART = GenData.from_gen(9).type_chart
+TERA_BLAST = find("moves", "terablast")
+SCALE = {0: -1.0, 0.125: -0.5, 0.25: -0.5, 0.5: -0.25, 1: 0.0, 2: 0.5, 4: 1.0, 8: 1.0}  # multiplier -> column
 LASTS_OF = {"Tailwind": 4, "Safeguard": 5, "Mist": 5}
 LAYERS = {"Spikes": 3, "Toxic Spikes": 2}
 WEATHERS = {
@@ -77,6 +80,16 @@ EFFECTS = {
     f"paradox_{stat}": (Effect[f"PROTOSYNTHESIS{stat.upper()}"], Effect[f"QUARKDRIVE{stat.upper()}"])
     for stat in ("atk", "def", "spa", "spd", "spe")
 }
+
+
+def type_multiplier(attack: int, defence: tuple[int, ...]) -> float:
+    """By poke-env's type chart."""
+    product = 1.0
+    for kind in defence:
+        if attack > NONE and kind > NONE:
+            names = (PokemonType.from_name(VOCAB["types"][index]) for index in (attack, kind))
+            product *= next(names).damage_multiplier(next(names), type_chart=TYPE_CHART)
+    return product
 
 
 class Row:
@@ -251,11 +264,27 @@ class Observer:
             row.set(effect, value)
         for column, effects in EFFECTS.items() if trusted else ():
             row.set(column, any(effect in known.effects for effect in effects))
+        self.write_matchup(row, slot, index)
         if index < 2 and "active" in request:
             offer = request["active"][index]
             row.set("can_tera", bool(offer.get("canTerastallize")))
             row.set("trapped", bool(offer.get("trapped")))
             row.set("maybe_trapped", bool(offer.get("maybeTrapped")))
+
+    def write_matchup(self, row: Row, slot: Slot, index: int):
+        """The type chart alone: the move's type (Tera Blast of the terastallized has the tera type) against what a hit meets."""
+        if index < 2:
+            moves = [find("moves", name) for name in self.tracker.request["side"]["pokemon"][index]["moves"]]
+        else:
+            moves = list(slot.mon.uses)
+        for letter, other in zip("ab", self.tracker.slots[2:] if index < 2 else self.tracker.slots[:2]):
+            if other.mon is None or other.mon.fainted:
+                continue
+            for number, move in enumerate(moves[:4], 1):
+                kind, category = MOVE_FACTS[move][:2]
+                if category:
+                    attack = slot.mon.tera if move == TERA_BLAST and slot.mon.terastallized else kind
+                    row.set(f"move_{number}_vs_{letter}", SCALE[type_multiplier(attack, other.current_types())])
 
     def write_field(self, row: Row):
         battle, tracker, request = self.battle, self.tracker, self.tracker.request

@@ -123,10 +123,30 @@ class PlayerView extends BattleView {
       if (!slot.actions) floats[to + VOLATILE.first_turn] = 1;
       floats[to + VOLATILE.protect_count] = Math.min(1, slot.protects / 3);
       for (let i = VOLATILE.substitute; i < volatile.length; i++) floats[to + i] = volatile[i];
+      this.writeMatchup(slot, index, floats, to + VOLATILE.move_1_vs_a);
       if (request) {
         if (request.canTerastallize) floats[to + VOLATILE.can_tera] = 1;
         if (request.trapped) floats[to + VOLATILE.trapped] = 1;
         if (request.maybeTrapped) floats[to + VOLATILE.maybe_trapped] = 1;
+      }
+    }
+  }
+
+  // The type chart alone: the move's type (Tera Blast of the terastallized has the tera type) against what a hit meets now.
+  writeMatchup(slot, index, floats, to) {
+    const own = index < 2;
+    const moves = own ? this.req.side.pokemon[index].moves : slot.mon.moves;
+    for (let target = 0; target < 2; target++) {
+      const other = this.slots[(own ? 2 : 0) + target];
+      if (!other.mon || other.mon.fainted) continue;
+      const types = this.typesOf(other);
+      for (let i = 0; i < moves.length && i < 4; i++) {
+        const id = own ? vocab.move(moves[i]) : moves[i];
+        const facts = vocab.moveFacts[id];
+        if (facts[1] === 0) continue;
+        const row = vocab.chart[id === vocab.TERA_BLAST && slot.mon.terastallized ? slot.mon.tera : facts[0]];
+        const times = row[types[0]] * row[types[1]] * row[types[2]];
+        floats[to + 2 * i + target] = times === 0 ? -1 : times < 1 ? Math.max(-0.5, -0.125 / times) : Math.min(1, (times - 1) / 2);
       }
     }
   }

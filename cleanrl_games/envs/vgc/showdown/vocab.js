@@ -40,7 +40,13 @@ function build() {
     // A cosmetic forme (Gastrodon-East) is the same monster in another coat: it shares the id of its species.
     for (const name of entry.cosmeticFormes || []) looks[Dex.toID(name)] = entry.id;
   }
-  return {types, abilities, items, moves, moveFacts, species, speciesFacts, looks};
+  // chart[attack][defence]: the multiplier of one type against another; unknown and absent types count for nothing.
+  const name = index => Dex.types.get(types[index]).name;
+  const chart = types.map((_, attack) => types.map((__, defence) => {
+    if (attack < 2 || defence < 2) return 1;
+    return Dex.getImmunity(name(attack), name(defence)) ? 2 ** Dex.getEffectiveness(name(attack), name(defence)) : 0;
+  }));
+  return {types, chart, abilities, items, moves, moveFacts, species, speciesFacts, looks};
 }
 
 if (require.main === module) {

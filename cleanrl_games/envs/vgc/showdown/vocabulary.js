@@ -67,6 +67,8 @@ module.exports = {
   typesOf: index => table.speciesFacts[index],
   baseStatsOf: index => table.speciesFacts[index][2],
   moveFacts: table.moveFacts,
+  chart: table.chart,
+  TERA_BLAST: move('terablast'),
   itemName: index => table.items[index],
   abilityName: index => table.abilities[index],
   moveName: index => table.moves[index],
