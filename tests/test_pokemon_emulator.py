@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from cleanrl_games.envs.pokemon import QUEST_ROM, Emulator
+from cleanrl_games.envs.pokemon import emulator as emulator_module
 from cleanrl_games.envs.pokemon.emulator import KEYS, libretro_core, read_rom
 
 
@@ -195,13 +196,18 @@ def test_threads_may_run_one_emulator_each():
         emulator.close()
 
 
-def test_nothing_is_written_beside_the_rom_and_nothing_stays(tmp_path):
+def test_nothing_is_written_beside_the_rom_and_nothing_stays(tmp_path, monkeypatch):
+    given, make = [], emulator_module.Libretro.__init__
+    monkeypatch.setattr(
+        emulator_module.Libretro, "__init__", lambda core, rom, folder: (given.append((rom, folder)), make(core, rom, folder))[1]
+    )
     rom = tmp_path / "game.gba"
     rom.write_bytes(QUEST_ROM.read_bytes())
     emulator = Emulator(rom)
     emulator.run(60)
+    # a core writes saves beside the file it was given
     folder = Path(emulator.folder)
-    assert folder.exists() and folder != tmp_path
+    assert given == [(folder / "rom.gba", folder)] and folder.exists() and tmp_path not in (folder, *folder.parents)
     emulator.close()
     assert not folder.exists()
     assert [path.name for path in tmp_path.iterdir()] == ["game.gba"]

@@ -21,25 +21,43 @@ TALL_GRASS = 3
 ELEMENT_MOVE, TONIC = 0, 2
 
 
+def arrow(start, goal):
+    """→ the action that the arrow on the screen shows"""
+    dx, dy = goal[0] - start[0], goal[1] - start[1]
+    if abs(dx) > abs(dy):
+        return RIGHT if dx > 0 else LEFT
+    return DOWN if dy > 0 else UP
+
+
 def first_action(tiles, people, start, goal, avoid_grass):
-    """→ the first action of a shortest way from start to goal (which may be solid: then beside it), None if there is none"""
+    """→ the first action of a cheapest way from start to goal (which may be solid: then up to it), None if there is none"""
     solid = {(x, y) for _, x, y in people}
-    best, queue = {start: (0, None)}, deque([start])
-    # grass costs a battle's worth of steps now and then: a relaxed search, since costs are small and maps tiny
+
+    def price(place):
+        """Of stepping on a tile; 0 if one cannot. Grass costs double, for what may jump out of it."""
+        tile = tiles[place[1], place[0]] if 0 <= place[0] < 32 and 0 <= place[1] < 32 else 0
+        if place != goal and (tile == 0 or tile >= 16 or place in solid or tile in EXITS):
+            return 0
+        return 2 if avoid_grass and tile == TALL_GRASS else 1
+
+    # backwards from the goal; a place is looked at again when a cheaper way to it turns up
+    distance, queue = {goal: 0}, deque([goal])
     while queue:
         here = queue.popleft()
-        cost, first = best[here]
-        for action, (dx, dy) in WAYS.items():
+        cost = distance[here] + price(here)
+        for dx, dy in WAYS.values():
             there = here[0] + dx, here[1] + dy
-            tile = tiles[there[1], there[0]] if 0 <= there[0] < 32 and 0 <= there[1] < 32 else 0
-            if there != goal and (tile == 0 or tile >= 16 or there in solid or tile in EXITS):
-                continue
-            price = cost + (2 if avoid_grass and tile == TALL_GRASS else 1)
-            if there not in best or price < best[there][0]:
-                best[there] = price, first if first is not None else action
-                if there != goal:
-                    queue.append(there)
-    return best[goal][1] if goal in best else None
+            if (there == start or price(there)) and cost < distance.get(there, 1 << 30):
+                distance[there] = cost
+                queue.append(there)
+    if start not in distance:
+        return None
+    # of equally good steps the one the arrow shows: a student can see that reason
+    for action in (arrow(start, goal), *WAYS):
+        there = start[0] + WAYS[action][0], start[1] + WAYS[action][1]
+        if price(there) and distance.get(there, 1 << 30) + price(there) == distance[start]:
+            return action
+    return None
 
 
 class QuestExpert:
