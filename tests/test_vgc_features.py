@@ -12,7 +12,7 @@ from poke_env.data import GenData
 
 from cleanrl_games.envs.vgc import TeamPool, VGCVecEnv, columns_doc, mdbo, vocab_file
 from cleanrl_games.envs.vgc.baselines import feed
-from cleanrl_games.envs.vgc.features import FLOATS, INTS, LAYOUT, Observer
+from cleanrl_games.envs.vgc.features import FLOATS, INTS, LAYOUT, Observer, type_multiplier
 from cleanrl_games.envs.vgc.parity import FORMATS, INT_NAMES, Report, check, compare_battle, exact_hp, frame, trace
 from cleanrl_games.envs.vgc.truth import check_beliefs
 from cleanrl_games.envs.vgc.vocabulary import COLUMNS, MOVE_FACTS, SIZES, SPECIES_FACTS, VOCAB, find
@@ -391,6 +391,21 @@ def test_dex_facts_equal_poke_env():
             assert (entry["basePower"], entry["priority"]) == (MOVE_FACTS[index][2], MOVE_FACTS[index][4]), name
             checked += 1
     assert checked > 1500
+    for attack, name in enumerate(VOCAB["types"][2:], 2):
+        for defence in range(2, len(VOCAB["types"])):
+            if "stellar" not in (name, VOCAB["types"][defence]):
+                assert VOCAB["chart"][attack][defence] == type_multiplier(attack, (defence,)), (name, VOCAB["types"][defence])
+
+
+def test_match_up_of_a_known_case():
+    table = Table()
+    table.say("|move|p2a: Whimsicott|Moonblast|p1a: Torkoal", "|move|p2b: Amoonguss|Earth Power|p1b: Regieleki")
+    assert table.value("active", 0, "move_1_vs_a") == 0.5  # Heat Wave on Grass/Fairy
+    assert table.value("active", 0, "move_2_vs_b") == -0.5  # Solar Beam on Grass/Poison
+    assert table.value("active", 0, "move_3_vs_a") == 0  # Protect
+    assert table.value("active", 2, "move_1_vs_a") == -0.25 and table.value("active", 3, "move_1_vs_b") == 0.5
+    table.say("|-terastallize|p2b: Amoonguss|Ground")
+    assert table.value("active", 1, "move_1_vs_b") == -1  # Thunderbolt on Ground
 
 
 def test_the_documented_table_is_up_to_date():
