@@ -100,7 +100,7 @@ def measure(size, num_arenas, seconds):
     """→ agent-steps per CPU-second of environment, physics alone, rlgym"""
     rng = np.random.default_rng(1)
     env, bare = (RocketLeagueVecEnv(num_arenas, (size,), seed=seed, zero_sum=True) for seed in (1, 2))
-    for _ in range(60):  # past the kickoffs, so that both play the same kind of game; compiled by now
+    for _ in range(150):  # past the kickoffs, memory mapped, code compiled
         env.step(rng.integers(0, NUM_ACTIONS, env.num_agents))
         bare.step(rng.integers(0, NUM_ACTIONS, bare.num_agents))
     workers = [environment(env, rng), physics(bare, rng), rlgym(make_rlgym(size), rng)]

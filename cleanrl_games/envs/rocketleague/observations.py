@@ -17,7 +17,6 @@ from .contract import (
     GOAL_HEIGHT,
     MAX_TEAM,
     NO_OP,
-    NUM_ACTIONS,
     NUM_OBS,
     NUM_PADS,
     OTHER_SIZE,
@@ -156,6 +155,17 @@ def observe_player(me, first, size, cars, fields, ball, timers, last_action, out
         observe_other(car, cars[other], fields[other], out, FIRST_OTHER + slot * OTHER_SIZE)
 
 
+def make_masks():
+    """(8, 90): what is left of the actions on the ground (+4), with an empty tank (+2), without a jump to spare (+1)"""
+    jump, boost = _table[:, _JUMP] > 0, _table[:, _BOOST] > 0
+    tilt = ((_table[:, _PITCH] != 0) | (_table[:, _ROLL] != 0)) & ~jump
+    cases = [(ground, empty, spent) for ground in (0, 1) for empty in (0, 1) for spent in (0, 1)]
+    return np.array([~((tilt & bool(ground)) | (boost & bool(empty)) | (jump & bool(spent))) for ground, empty, spent in cases])
+
+
+_masks = make_masks()
+
+
 @njit(cache=True)
 def mask_player(car, field, mask):
     """Leaves out what cannot do anything now: the game forbids nothing, so a masked action is a wasted one, not an illegal one."""
@@ -165,11 +175,32 @@ def mask_player(car, field, mask):
         return
     ground, empty = car[ON_GROUND] > 0, car[BOOST] <= 0
     spent = field[HAS_DOUBLE_JUMPED] > 0 or field[HAS_FLIPPED] > 0 or field[AIR_TIME] >= DODGE_DEADLINE
-    no_jump = not ground and spent and field[IS_JUMPING] == 0
-    for action in range(NUM_ACTIONS):
-        jump = _table[action, _JUMP] > 0
-        tilt = _table[action, _PITCH] != 0 or _table[action, _ROLL] != 0
-        mask[action] = not ((empty and _table[action, _BOOST] > 0) or (jump and no_jump) or (ground and tilt and not jump))
+    mask[:] = _masks[4 * ground + 2 * empty + (not ground and spent and field[IS_JUMPING] == 0)]
+
+
+@njit(cache=True)
+def all_finite(rows):
+    """A sum is finite only if everything in it is: infinities that cancel leave a NaN."""
+    total = 0.0
+    for row in rows:
+        for value in row:
+            total += value
+    return np.isfinite(total)
+
+
+@njit(cache=True)
+def run_pad_clocks(pads, timers, seconds):
+    """Lets the clocks of absent pads run on → [(arena, pad)] whose clock is unknown"""
+    unknown = [(0, 0) for _ in range(0)]
+    for i in range(len(timers)):
+        for pad in range(NUM_PADS):
+            if pads[2 * i, pad] > 0:
+                timers[i, pad] = 0.0
+            else:
+                timers[i, pad] -= seconds
+                if timers[i, pad] <= 1e-4:
+                    unknown.append((i, pad))
+    return unknown
 
 
 @njit(cache=True)

@@ -1,7 +1,7 @@
 """Where an episode begins. A setter draws one situation: `setter(rng, size)` → ball (9,), cars (2 · size, 19).
 
 Ball: position, velocity, angular velocity. Car: the same, then nose, right side, roof (unit vectors) and boost (0 to 100).
-Blue cars come first. "kickoff" is drawn by RocketSim itself, "file" takes situations that `save_states` wrote.
+Blue cars come first. "file" takes situations that `save_states` wrote.
 """
 
 import zipfile
@@ -57,6 +57,24 @@ def place(draw, taken):
 
 def ground(point):
     return np.array([np.clip(point[0], -3500, 3500), np.clip(point[1], -4600, 4600), CAR_REST_HEIGHT])
+
+
+# Places of a kickoff for blue: x, y, half turns. Orange's are turned by 180 degrees.
+KICKOFF_PLACES = ((-2048, -2560, 0.25), (2048, -2560, 0.75), (-256, -3840, 0.5), (256, -3840, 0.5), (0, -4608, 0.5))
+SPAWN_BOOST = 100 / 3
+
+
+def spawn(place, team):
+    x, y, half_turns = place
+    side = 1 if team == 0 else -1
+    return car((side * x, side * y, CAR_REST_HEIGHT), np.pi * (half_turns + team), boost=SPAWN_BOOST)
+
+
+def kickoff_state(rng, size):
+    """The ball in the middle, the teams on mirrored places"""
+    places = rng.permutation(len(KICKOFF_PLACES))[:size]
+    ball = np.array([0, 0, BALL_REST_HEIGHT, 0, 0, 0, 0, 0, 0], np.float64)
+    return ball, np.array([spawn(KICKOFF_PLACES[i], team) for team in (0, 1) for i in places])
 
 
 def random_state(rng, size):
@@ -135,8 +153,14 @@ def aerial_state(rng, size):
     return np.concatenate([ball, rng.uniform(-600, 600, 2), [rng.uniform(0, 700)], np.zeros(3)]), np.array(cars)
 
 
-SETTERS = {"random": random_state, "near_ball": near_ball_state, "goal_approach": goal_approach_state, "aerial": aerial_state}
-STATE_NAMES = ("kickoff", *SETTERS, "file")
+SETTERS = {
+    "kickoff": kickoff_state,
+    "random": random_state,
+    "near_ball": near_ball_state,
+    "goal_approach": goal_approach_state,
+    "aerial": aerial_state,
+}
+STATE_NAMES = (*SETTERS, "file")
 
 
 # ---------------------------------------------------------------------------------------------------------------- files

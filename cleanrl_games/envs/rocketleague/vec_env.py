@@ -16,12 +16,15 @@ from .observations import (
     BLUE_SCORE,
     BOOST,
     CAR_FIELDS,
+    DEMO_TIMER,
     FORWARD,
     POSITION,
     SPIN,
     TOUCHED,
     VELOCITY,
+    all_finite,
     observe_arenas,
+    run_pad_clocks,
 )
 from .rewards import ZERO_SUM_TERMS, mix_rewards, reward_weights, score_arenas
 from .snapshot import BALL_NUMBERS, CAR_NUMBERS, read_arena, write_arena
@@ -95,7 +98,6 @@ class RocketLeagueVecEnv:
         self.lengths, self.idle, self.episodes = np.zeros((3, num_arenas), np.int64)
         self._all = np.arange(num_arenas)
         self._controls = [RocketSim.CarControls(*map(float, row[:5]), *(bool(x) for x in row[5:])) for row in contract.ACTION_TABLE]
-        self._config = RocketSim.ArenaConfig(memory_weight_mode=RocketSim.MemoryWeightMode.LIGHT)  # same physics, fits the CPU's caches
         self.reset(seed)
 
     # ------------------------------------------------------------------------------------------------------- construction
@@ -117,7 +119,7 @@ class RocketLeagueVecEnv:
                 raise ValueError(f"{state_file} has no state for {missing[0]} cars per team; it has some for {sorted(self.recorded)}.")
 
     def _build_arena(self, i):
-        arena = RocketSim.Arena(RocketSim.GameMode.SOCCAR, config=self._config)
+        arena = RocketSim.Arena(RocketSim.GameMode.SOCCAR)  # its memory-hungry default is the fastest in the long run
         size = int(self.sizes[i])
         bodies = [arena.add_car(team) for team in (RocketSim.Team.BLUE, RocketSim.Team.ORANGE) for _ in range(size)]
         arena.reset_kickoff(1)
@@ -143,11 +145,11 @@ class RocketLeagueVecEnv:
         self.episodes[i] += 1
         arena, bodies, size = self.arenas[i], self.bodies[i], int(self.sizes[i])
         name = self.state_names[rng.choice(len(self.state_names), p=self.state_chances)]
-        arena.reset_kickoff(int(rng.integers(1, 2**31 - 1)))  # in any case: it brings back pads and wrecks
+        arena.reset_kickoff(1)  # brings back pads and wrecks; its choice of places depends on memory addresses, so ours follows
         if name == "file":
             choices = self.recorded[size]
             apply_state(arena, bodies, *choices[rng.integers(len(choices))])
-        elif name != "kickoff":
+        else:
             apply_state(arena, bodies, *SETTERS[name](rng, size))
         self._forget(i)
 
@@ -188,6 +190,9 @@ class RocketLeagueVecEnv:
         if actions.shape != (self.num_agents,) or actions.min() < 0 or actions.max() >= contract.NUM_ACTIONS:
             raise ValueError(f"step expects {self.num_agents} action numbers from 0 to {contract.NUM_ACTIONS - 1}; found {actions!r}.")
         self.last_actions[:] = actions
+        timers = self.fields[:, DEMO_TIMER]
+        for agent in np.flatnonzero((timers > 0) & (timers < self.action_repeat / contract.TICK_RATE)):
+            self._respawn(agent)
         self._buffers.reverse()
         self.games, self.old_games = self.old_games, self.games
         self._advance(actions.tolist())
@@ -245,6 +250,12 @@ class RocketLeagueVecEnv:
         (cars, balls), (old_cars, old_balls) = self._buffers
         self.cars, self.balls, self.old_cars, self.old_balls = cars[::2], balls[::2], old_cars[::2], old_balls[::2]  # (A, 36), (N, 25)
 
+    def _respawn(self, agent):
+        """Brings a wreck back less than a step early: RocketSim would choose the place by dice that nobody can seed."""
+        i = self.agent_arena[agent]
+        rng = np.random.default_rng([self.seed, i, int(self.episodes[i]), int(self.lengths[i]), int(agent)])
+        self.bodies[i][agent - self.first[i]].respawn(seed=int(rng.integers(2**31 - 1)))
+
     def _pull_one(self, i):
         """Reads arena i after a new beginning, whose counters are the base of later differences"""
         game, pad, ball, *rows = self.arenas[i].get_gym_state()
@@ -259,15 +270,12 @@ class RocketLeagueVecEnv:
         A pad is asked when it has just gone; then its clock runs here. One taken again in the very tick it came back shows
         as a clock that has run out while the pad is away, and is asked again.
         """
-        away = self.pads[::2] == 0
-        timers = np.maximum(self.pad_timers - np.float32(self.action_repeat / contract.TICK_RATE), 0)
-        for i, pad in np.argwhere(away & (timers <= 1e-4)):
-            timers[i, pad] = self.pad_objects[i][pad].get_state().cooldown
-        self.pad_timers[:] = np.where(away, timers, 0)
+        for i, pad in run_pad_clocks(self.pads, self.pad_timers, self.action_repeat / contract.TICK_RATE):
+            self.pad_timers[i, pad] = self.pad_objects[i][pad].get_state().cooldown
 
     def _mend(self):
         """An arena whose physics went wrong is said aloud, truncated at its last sound state, and rebuilt. → its number, as a list"""
-        if np.isfinite(self.cars).all() and np.isfinite(self.balls).all() and np.isfinite(self.fields).all():
+        if all_finite(self.cars) and all_finite(self.balls) and all_finite(self.fields):
             return []
         sound = np.isfinite(self.balls).all(1)
         np.logical_and.at(sound, self.agent_arena, np.isfinite(self.cars).all(1) & np.isfinite(self.fields).all(1))
