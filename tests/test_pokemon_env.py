@@ -305,7 +305,7 @@ def test_emerald_blocks_move_and_nonsense_is_not_followed(emerald):
     assert info["player"] == {"x": 5, "y": -2, "money": 3000, "party": 0} and info["map_id"] == (0, 9)
     game.write((0, 10), block=BLOCK_1 + 0x40)
     assert env.step(1)[4]["map"] == "OLDALE_TOWN"
-    for pointer in (0, 0x08000000, 0x0203FFF0, 0xFFFFFFFF):
+    for pointer in (0, 0x01FFF000, 0x08000000, 0x0203FFF0, 0xFFFFFFFF):
         env.emulator.write(0x03005D8C, struct.pack("<I", pointer))
         _, reward, _, _, info = env.step(1)
         assert (reward, info["map"], info["milestones_reached"]) == (0.0, "NOT_LOADED", 2)

@@ -2,7 +2,15 @@
 
 from .emulator import Emulator
 from .env import ACTIONS, QUEST_ROM, QUEST_SEEDS, TIMINGS, PokemonEnv
-from .expert import QuestExpert
 from .ram import QUEST_MILESTONES
 
 __all__ = ["ACTIONS", "QUEST_MILESTONES", "QUEST_ROM", "QUEST_SEEDS", "TIMINGS", "Emulator", "PokemonEnv", "QuestExpert"]
+
+
+def __getattr__(name):
+    """The expert is a module one can also run (`python -m …expert`), so it is loaded when somebody asks for it."""
+    if name == "QuestExpert":
+        from .expert import QuestExpert
+
+        return QuestExpert
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

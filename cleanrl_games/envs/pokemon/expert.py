@@ -6,11 +6,16 @@
         obs, reward, terminated, truncated, info = env.step(expert.act(env))
 
 It keeps nothing between calls, so it can be asked in any state (a student's, say) and answers for that one.
+
+    python -m cleanrl_games.envs.pokemon.expert [--worlds 256] [--random] [--max-steps 400]    # how far it gets, or chance does
 """
 
+import argparse
 from collections import deque
 
-from .env import ACTIONS
+import numpy as np
+
+from .env import ACTIONS, QUEST_SEEDS, PokemonEnv
 from .ram import ELEMENTS, QuestReader
 
 A, UP, DOWN, LEFT, RIGHT = (ACTIONS.index(name) for name in ("A", "UP", "DOWN", "LEFT", "RIGHT"))
@@ -96,3 +101,34 @@ class QuestExpert:
         if wrong & 1:
             return LEFT if ram["cursor"] & 1 else RIGHT
         return A
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--worlds", type=int, default=QUEST_SEEDS, help="how many worlds, spread over all of them")
+    parser.add_argument("--max-steps", type=int, default=400)
+    parser.add_argument("--random", action="store_true", help="random buttons instead of the expert's")
+    args = parser.parse_args()
+    env, expert, rng = PokemonEnv(max_steps=args.max_steps), QuestExpert(), np.random.default_rng(0)
+    finished, steps, milestones, losses = [], [], [], []
+    for world in np.linspace(0, QUEST_SEEDS - 1, args.worlds).astype(int):
+        env.reset(options={"quest_seed": world})
+        done = False
+        while not done:
+            action = int(rng.integers(len(ACTIONS))) if args.random else expert.act(env)
+            _, _, terminated, truncated, info = env.step(action)
+            done = terminated or truncated
+        finished.append(terminated)
+        steps.append(info["steps"])
+        milestones.append(info["milestones_reached"])
+        losses.append(info["losses"])
+    env.close()
+    print(f"{'random' if args.random else 'expert'}: {sum(finished)} of {args.worlds} worlds finished within {args.max_steps} steps")
+    print(f"steps: mean {np.mean(steps):.1f}, from {min(steps)} to {max(steps)}; battles lost: {sum(losses)}")
+    print(
+        f"milestones: mean {np.mean(milestones):.2f} of {len(env.milestones)} ({np.mean(milestones) / len(env.milestones):.1%}), most {max(milestones)}"
+    )
+
+
+if __name__ == "__main__":
+    main()
