@@ -150,6 +150,38 @@ def test_state_restores_every_frame(emulator):
     other.close()
 
 
+@pytest.mark.parametrize("hold, release", [(1, 1), (2, 2), (6, 3), (16, 16)])
+def test_frames_left_out_change_nothing(emulator, hold, release):
+    """`press` draws two frames of a step; its last one, the RAM and every frame after it are those of drawing them all."""
+    start(emulator, 3)
+    other = Emulator(QUEST_ROM)
+    other.load(emulator.save())
+    for name in "DOWN LEFT A A DOWN RIGHT RIGHT UP A DOWN DOWN LEFT".split():
+        emulator.run(hold, KEYS[name])
+        emulator.run(release)
+        other.press(KEYS[name], hold, release)
+        assert np.array_equal(emulator.frame(), other.frame())
+        assert emulator.read(0x02000000, 0x500) == other.read(0x02000000, 0x500)
+        for player in (emulator, other):
+            player.run(1)
+        assert np.array_equal(emulator.frame(), other.frame())
+    other.close()
+
+
+def test_the_core_does_leave_frames_out(emulator):
+    start(emulator, 3)
+    other = Emulator(QUEST_ROM)
+    other.load(emulator.save())
+    other.core._skip(5)
+    same = []
+    for _ in range(7):  # a walk: every frame differs from the one before
+        for player in (emulator, other):
+            player.run(1, KEYS["DOWN"])
+        same.append(np.array_equal(emulator.frame(), other.frame()))
+    assert same[0] and same[6] and not any(same[2:5]), same
+    other.close()
+
+
 @pytest.mark.parametrize(
     "spoil", [lambda state: b"", lambda state: state[:-1], lambda state: b"x" * len(state), lambda state: bytes(8) + state[8:]]
 )

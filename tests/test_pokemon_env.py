@@ -39,17 +39,15 @@ def test_spaces_and_order_of_actions(env):
     assert ACTIONS == ("A", "B", "START", "SELECT", "UP", "DOWN", "LEFT", "RIGHT", "L", "R")
     assert env.action_space == gym.spaces.Discrete(10)
     assert env.observation_space == gym.spaces.Box(0, 255, (160, 240, 3), np.uint8)
-    held = []
-    run = env.emulator.run
+    pressed, press = [], env.emulator.press
     try:
-        env.emulator.run = lambda frames, keys=0: (held.append((frames, keys)), run(frames, keys))
+        env.emulator.press = lambda *arguments: (pressed.append(arguments), press(*arguments))
         env.reset(seed=1)
-        held.clear()
         for action in range(10):
             env.step(action)
     finally:
-        env.emulator.run = run
-    assert held == [pair for name in ACTIONS for pair in ((6, KEYS[name]), (3, 0))]
+        env.emulator.press = press
+    assert pressed == [(KEYS[name], 6, 3) for name in ACTIONS]
 
 
 def test_every_direction_moves_the_player_one_tile(env):

@@ -5,8 +5,10 @@
 env_steps_per_s              one core, the default timing (9 frames a step), the expert's own actions on several worlds; observation,
                              reward and info of every step included, resets too, the expert's thinking not
 env_frames_per_s             the same in frames of the console (60 a second on the real one)
-bare_core_frames_per_s       the same keys, frame by frame, through the core alone: no picture taken, no RAM read, no info
+bare_core_frames_per_s       the same keys through the core alone, in the way the environment runs it (frames nobody sees are not
+                             drawn): no picture taken, no RAM read, no info
 emulator_fraction_of_limit   the last two, divided
+drawn_core_frames_per_s      the core alone when it draws every frame, as a plain frontend would
 """
 
 import argparse
@@ -45,13 +47,11 @@ def through_env(env, world, actions):
     return time.perf_counter() - start
 
 
-def through_core(env, state, actions):
-    run, hold, release = env.emulator.run, env.hold, env.release
+def through_core(env, state, actions, press):
     env.emulator.load(state)
     start = time.perf_counter()
     for action in actions:
-        run(hold, ACTION_KEYS[action])
-        run(release)
+        press(ACTION_KEYS[action], env.hold, env.release)
     return time.perf_counter() - start
 
 
@@ -60,16 +60,23 @@ def main():
     parser.add_argument("--seconds", type=float, default=20.0, help="how long to measure")
     args = parser.parse_args()
     env = PokemonEnv(max_steps=0)
+
+    def draw_all(keys, hold, release):
+        env.emulator.run(hold, keys)
+        env.emulator.run(release)
+
     runs = record(env, range(0, 256, 64))
-    per_step, fractions, env_rates, core_rates = env.hold + env.release, [], [], []
+    per_step, fractions, env_rates, core_rates, drawn_rates = env.hold + env.release, [], [], [], []
     begin = time.perf_counter()
-    # the two take turns, so that a busy moment of the machine meets both
+    # they take turns, so that a busy moment of the machine meets all
     while time.perf_counter() - begin < args.seconds or len(fractions) < 3:
         steps = sum(len(actions) for _, _, actions in runs)
         outer = sum(through_env(env, world, actions) for world, _, actions in runs)
-        inner = sum(through_core(env, state, actions) for _, state, actions in runs)
+        inner = sum(through_core(env, state, actions, env.emulator.press) for _, state, actions in runs)
+        drawn = sum(through_core(env, state, actions, draw_all) for _, state, actions in runs)
         env_rates.append(steps / outer)
         core_rates.append(steps * per_step / inner)
+        drawn_rates.append(steps * per_step / drawn)
         fractions.append(inner / outer)
         print(f"env {env_rates[-1]:,.0f} steps/s   core {core_rates[-1]:,.0f} frames/s   fraction {fractions[-1]:.3f}", flush=True)
     env.close()
@@ -78,6 +85,7 @@ def main():
         "env_frames_per_s": round(statistics.median(env_rates) * per_step, 1),
         "bare_core_frames_per_s": round(statistics.median(core_rates), 1),
         "emulator_fraction_of_limit": round(statistics.median(fractions), 4),
+        "drawn_core_frames_per_s": round(statistics.median(drawn_rates), 1),
     }
     print(json.dumps(figures))
 

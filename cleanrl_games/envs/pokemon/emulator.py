@@ -1,7 +1,8 @@
 """The mGBA core, by either of two doors, behind one class.
 
     emulator = Emulator(rom_path)              # backend "auto"
-    emulator.run(frames, keys)                 # keys: the sum of the KEY_* bits held
+    emulator.run(frames, keys)                 # keys: the sum of the bits in KEYS that are held
+    emulator.press(keys, hold, release)        # the same for a whole step, drawn only where somebody looks
     emulator.frame()                           # (160, 240, 3) uint8
     emulator.read(0x02000000, 256); emulator.write(...); state = emulator.save(); emulator.load(state)
 
@@ -93,10 +94,14 @@ class Emulator:
         except BaseException:
             self._cleanup()
             raise
-        self.run, self.frame, self.save = self.core.run, self.core.frame, self.core.save
+        self._take(self.core)
         self.stamp = self.save()[:12]
         if os.name == "posix":  # a library stays mapped when its file is gone, and a killed process leaves 1.2 MB less behind
             (Path(self.folder) / "core.so").unlink(missing_ok=True)
+
+    def _take(self, core):
+        """The core's own methods, without a call in between."""
+        self.run, self.press, self.frame, self.save = core.run, core.press, core.frame, core.save
 
     def load(self, state):
         """Back to a state of `save`. Run a frame before looking: a state has no picture."""
@@ -124,7 +129,7 @@ class Emulator:
     def close(self):
         self.core.close()
         self.core = Closed()
-        self.run, self.frame, self.save = self.core.run, self.core.frame, self.core.save
+        self._take(self.core)
         self._cleanup()
 
 
@@ -137,7 +142,7 @@ class Closed:
     def run(self, *_):
         raise RuntimeError("This emulator is closed.")
 
-    frame = save = load = read = write = run
+    press = frame = save = load = read = write = run
 
 
 # What follows speaks libretro.h: numbers of commands and layouts of structs are that header's.
@@ -147,7 +152,14 @@ AUDIO = ctypes.CFUNCTYPE(None, ctypes.c_int16, ctypes.c_int16)
 AUDIO_BATCH = ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_void_p, ctypes.c_size_t)
 POLL = ctypes.CFUNCTYPE(None)
 INPUT = ctypes.CFUNCTYPE(ctypes.c_int16, ctypes.c_uint, ctypes.c_uint, ctypes.c_uint, ctypes.c_uint)
-GET_SYSTEM_DIRECTORY, SET_PIXEL_FORMAT, GET_VARIABLE, GET_SAVE_DIRECTORY, SET_MEMORY_MAPS = 9, 10, 15, 31, 36 | 0x10000
+GET_SYSTEM_DIRECTORY, SET_PIXEL_FORMAT, GET_VARIABLE, GET_VARIABLE_UPDATE, GET_SAVE_DIRECTORY, SET_MEMORY_MAPS = (
+    9,
+    10,
+    15,
+    17,
+    31,
+    36 | 0x10000,
+)
 PIXEL_FORMAT_RGB565 = 2
 # libretro's joypad, in its order, as bits of the GBA's key register
 JOYPAD = [KEYS.get(name, 0) for name in "B - SELECT START UP DOWN LEFT RIGHT A - L R".split()]
@@ -186,7 +198,7 @@ def rgb565_to_rgb(rows, picture):
             picture[y, x, 2] = blue << 3 | blue >> 2
 
 
-OPTIONS = {b"mgba_skip_bios": b"ON", b"mgba_use_bios": b"OFF", b"mgba_sgb_borders": b"OFF", b"mgba_frameskip": b"0"}
+OPTIONS = {b"mgba_skip_bios": b"ON", b"mgba_use_bios": b"OFF", b"mgba_sgb_borders": b"OFF"}
 
 
 class Libretro:
@@ -195,6 +207,7 @@ class Libretro:
         shutil.copyfile(libretro_core(), library)  # dlopen shares a file it knows; a copy has its own globals
         self.library = ctypes.CDLL(str(library), mode=os.RTLD_LOCAL | os.RTLD_NOW if hasattr(os, "RTLD_LOCAL") else ctypes.DEFAULT_MODE)
         self.folder, self.keys, self.regions, self.pixel_format = str(folder).encode(), 0, {}, 0
+        self.frameskip, self.is_updated = b"0", False
         # ctypes frees callbacks nobody holds, and the core would call into nothing
         self.callbacks = {
             "environment": ENVIRONMENT(self._environment),
@@ -230,8 +243,12 @@ class Libretro:
             return True
         if command == GET_VARIABLE:
             variable = ctypes.cast(data, ctypes.POINTER(Variable))[0]
-            variable.value = OPTIONS.get(variable.key)
+            variable.value = self.frameskip if variable.key == b"mgba_frameskip" else OPTIONS.get(variable.key)
             return variable.value is not None
+        if command == GET_VARIABLE_UPDATE:
+            ctypes.cast(data, ctypes.POINTER(ctypes.c_bool))[0] = self.is_updated
+            self.is_updated = False
+            return True
         if command == SET_MEMORY_MAPS:
             table = ctypes.cast(data, ctypes.POINTER(MemoryMap))[0]
             for descriptor in table.descriptors[: table.count]:
@@ -251,6 +268,28 @@ class Libretro:
     def run(self, frames, keys=0):
         self.keys = keys
         for _ in range(frames):
+            self.retro_run()
+
+    def _skip(self, frames):
+        self.frameskip, self.is_updated = str(frames).encode(), True
+
+    def press(self, keys, hold, release):
+        """Drawing is a third of the work, and a step shows its last frame only.
+
+        The core draws, then leaves out as many frames as it was told: told so for the first frame, it draws that one and the last; told
+        not to for the second, it draws everything again after that.
+        """
+        if hold + release < 4:
+            self.run(hold, keys)
+            self.run(release)
+            return
+        self._skip(hold + release - 2)
+        self.keys = keys
+        for index in range(hold + release):
+            if index == 1:
+                self._skip(0)
+            if index == hold:
+                self.keys = 0
             self.retro_run()
 
     def frame(self):
@@ -316,6 +355,10 @@ class LibMgba:
         self.core.set_keys(raw=keys)
         for _ in range(frames):
             self.core.run_frame()
+
+    def press(self, keys, hold, release):
+        self.run(hold, keys)
+        self.run(release)
 
     def frame(self):
         return np.ascontiguousarray(self.shown[:, :WIDTH, :3])

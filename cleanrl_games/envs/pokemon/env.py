@@ -131,8 +131,7 @@ class PokemonEnv(gym.Env):
     def step(self, action):
         if not 0 <= action < len(ACTIONS):
             raise ValueError(f"An action is a whole number from 0 to {len(ACTIONS) - 1} ({' '.join(ACTIONS)}), found {action!r}.")
-        self.emulator.run(self.hold, ACTION_KEYS[action])
-        self.emulator.run(self.release)
+        self.emulator.press(ACTION_KEYS[action], self.hold, self.release)
         bits = self.reader.reached(self.bits)
         reward = float((bits & ~self.bits).bit_count())
         self.bits |= bits
