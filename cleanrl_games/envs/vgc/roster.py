@@ -49,6 +49,7 @@ class Mon:
     ability: int = 0
     item: int = 0
     lost_item: int = 0
+    lost_event: object = None  # the action in which it lost that
     tera: int = 0
     terastallized: bool = False
     uses: dict[int, int] = field(default_factory=dict)  # move -> times seen, in the order of the sheet or of revelation

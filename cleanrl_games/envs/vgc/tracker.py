@@ -314,7 +314,10 @@ class Tracker(Roster):
     def set_item(self, message):
         mon, item = self.mon_of(message[2]), find("items", message[3])
         how = message[4] if len(message) > 4 else ""
-        mon.item = item
+        # A White Herb that comes by Trick can be used up before the line that announces it.
+        swap = how in ("[from] move: Trick", "[from] move: Switcheroo")
+        if not (swap and mon.lost_item == item and mon.lost_event is self.event):
+            mon.item = item
         if how in TAKEN and len(message) > 5:
             self.lose(self.mon_of(message[5][5:]), item)
         self.beliefs.item_changed(mon, how)
@@ -322,7 +325,7 @@ class Tracker(Roster):
 
     def lose(self, mon, item: int):
         if mon:
-            mon.item, mon.lost_item = NONE, item
+            mon.item, mon.lost_item, mon.lost_event = NONE, item, self.event
             self.beliefs.item_changed(mon, "")
 
     def end_item(self, message):

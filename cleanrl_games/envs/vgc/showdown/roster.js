@@ -26,6 +26,7 @@ class Mon {
     this.ability = 0;
     this.item = 0;
     this.lostItem = 0;
+    this.lostEvent = null; // the action in which it lost that
     this.tera = 0;
     this.terastallized = false;
     this.moves = [];

@@ -361,8 +361,11 @@ class BattleView extends Roster {
   setItem(args) {
     const mon = this.monOf(args[2]);
     const item = vocab.item(args[3]);
-    mon.item = item;
     const from = args[4] || '';
+    // A White Herb that comes by Trick can be used up before the line that announces it.
+    const gone = (from === '[from] move: Trick' || from === '[from] move: Switcheroo') &&
+      mon.lostItem === item && mon.lostEvent === this.event;
+    if (!gone) mon.item = item;
     if (args[5] && (from === '[from] ability: Magician' || from === '[from] ability: Pickpocket' ||
         from === '[from] move: Thief' || from === '[from] move: Covet' || from === '[from] move: Bestow')) {
       this.lose(this.monOf(args[5].slice(5)), item); // somebody else's item until now
@@ -375,6 +378,7 @@ class BattleView extends Roster {
     if (!mon) return;
     mon.item = vocab.NONE;
     mon.lostItem = item;
+    mon.lostEvent = this.event;
     this.beliefs.itemChanged(mon, '');
   }
 
