@@ -366,8 +366,8 @@ def gae(rewards, values, next_value, terminated, truncated, bootstrap, gamma, ga
 
 
 def ppo_losses(logprob, old_logprob, advantages, values, returns, clip_coef):
-    """PPO's clipped loss, and Ye et al.'s second clip: a bad action that has become likely again (twelve heads multiply to
-    large ratios, the more so when the rollout is a version old) pushes no harder than three times its advantage."""
+    """PPO's clipped loss, and Ye et al.'s second clip: a bad action that has become likelier (twelve heads multiply to large
+    ratios, the more so when the rollout is a version old) pushes no harder than three times its advantage."""
     logratio = logprob - old_logprob
     ratio = logratio.exp()
     policy_loss = torch.max(-advantages * ratio, -advantages * ratio.clamp(1 - clip_coef, 1 + clip_coef))
@@ -376,6 +376,11 @@ def ppo_losses(logprob, old_logprob, advantages, values, returns, clip_coef):
     with torch.no_grad():
         stats = torch.stack([-logratio.mean(), (ratio - 1 - logratio).mean(), ((ratio - 1).abs() > clip_coef).float().mean()])
     return policy_loss, value_loss, stats
+
+
+def minibatches(indices, size):
+    """In random order, in parts of nearly equal size: a lone row left over would have no standard deviation to divide by."""
+    return indices[torch.randperm(len(indices))].tensor_split(math.ceil(len(indices) / size))
 
 
 class RunningMeanStd:
@@ -849,7 +854,7 @@ if __name__ == "__main__":
             losses = []
             # The first rollout only feeds the statistics: it was played without normalisation.
             for _ in range(args.update_epochs if update > 1 else 0):
-                for mb_inds in b_inds[torch.randperm(len(b_inds))].split(args.minibatch_size):
+                for mb_inds in minibatches(b_inds, args.minibatch_size):
                     obs = agent.normalise(b_obs[mb_inds].to(device, non_blocking=True))
                     target_obs = agent.normalise(b_obs[mb_inds ^ 1].to(device, non_blocking=True))  # the other fighter's row
                     with torch.autocast(device.type, amp_dtype, enabled=amp_enabled):

@@ -143,6 +143,14 @@ def test_every_loss_term_has_a_finite_gradient_and_masked_actions_none(agent):
     assert agent.head_out.grad[11, :, 1:4].abs().max() > 0
 
 
+def test_minibatches_are_a_partition_into_nearly_equal_parts():
+    for count in (1, 127, 128, 129, 1000, 2049):
+        parts = script.minibatches(torch.arange(count) * 3, 128)
+        assert sorted(torch.cat(parts).tolist()) == list(range(0, 3 * count, 3))
+        sizes = [len(part) for part in parts]
+        assert max(sizes) <= 128 and max(sizes) - min(sizes) <= 1
+
+
 def test_running_statistics_equal_numpys():
     data = torch.randn(1000, 3, dtype=torch.float64) * 5 + 2
     rms = script.RunningMeanStd(3)
