@@ -365,6 +365,14 @@ def test_poke_env_misses_what_a_line_says_in_passing():
     assert table.value("opp", 1, "item") == find("items", "leftovers")
 
 
+def test_an_item_used_up_before_it_is_announced():
+    table = Table()
+    table.say("|move|p1a: Torkoal|Trick|p2a: Whimsicott", "|-activate|p1a: Torkoal|move: Trick|[of] p2a: Whimsicott")
+    table.say("|-enditem|p2a: Whimsicott|White Herb", "|-clearnegativeboost|p2a: Whimsicott|[silent]")
+    table.say("|-item|p2a: Whimsicott|White Herb|[from] move: Trick", "|-item|p1a: Torkoal|Choice Scarf|[from] move: Trick")
+    assert table.value("opp", 0, "item") == 1 and table.value("opp", 0, "lost_item") == find("items", "whiteherb")
+
+
 # ------------------------------------------------------------------------------------------------- data and documents
 
 
