@@ -92,6 +92,28 @@ def test_expert_recovers_from_chance(env):
     made.close()
 
 
+@pytest.mark.parametrize("quest_seed", [0, 1, 7])
+def test_no_orb_is_a_dead_end(quest_seed):
+    """The two orbs that the top bar does not name: harder, but every defeat makes one's friend stronger."""
+    made, player = PokemonEnv(max_steps=1500), QuestExpert()
+    for wrong in (1, 2):
+        _, info = made.reset(options={"quest_seed": quest_seed})
+        while info["milestones_reached"] < 2:
+            *_, info = made.step(player.act(made))
+        named = made.reader.fields()["objective"] - 4
+        kind = ("orb_red", "orb_blue", "orb_green")[(named + wrong) % 3]
+        (x, y) = next((x, y) for name, x, y in made.reader.people() if name == kind)
+        walk_to(made, (x, y + 1))
+        press(made, "UP", "A", "A")
+        assert made.reader.fields()["starter"] == (named + wrong) % 3 + 1
+        terminated = truncated = False
+        while not (terminated or truncated):
+            *_, terminated, truncated, info = made.step(player.act(made))
+        assert terminated, info
+        assert made.reader.fields()["max_hp"] == min(80, 30 + 10 * info["losses"])
+    made.close()
+
+
 def test_chance_does_not_get_far():
     made, rng, reached = PokemonEnv(max_steps=400), np.random.default_rng(0), []
     for episode in range(8):

@@ -5,11 +5,11 @@ static const char *const own_names[3] = {"CINDLE", "PUDDLE", "SPROUT"};
 static const char *const own_moves[3] = {"EMBER", "SPLASH", "VINE"};
 enum { ELEMENT, TACKLE, TONIC, RUN };
 
-// Twice as strong against what one's element beats, half against its own kind.
+// A quarter more against what one's element beats, an eighth less against the others.
 static int damage_of(int power, int element, int against) {
   int beats = element == FIRE ? LEAF : element == LEAF ? WATER : FIRE;
   if (against == PLAIN || element == PLAIN) return power;
-  return against == beats ? power * 3 / 2 : power * 3 / 4;
+  return against == beats ? power * 5 / 4 : power * 7 / 8;
 }
 
 static void number(int column, int row, int value) {

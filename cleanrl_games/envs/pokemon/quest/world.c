@@ -36,9 +36,10 @@ void enter_map(int map, int from) {
 
 static void lose(void) {
   state.losses++;
+  if (state.max_hp < 80) state.max_hp += 10;  // whoever took the wrong orb gets there, too, only later
   state.hp = state.max_hp;
   enter_map(HOME, HOME);
-  say("YOU WOKE UP AT HOME.", "YOUR FRIEND IS WELL AGAIN.");
+  say("YOU WOKE UP AT HOME.", "YOUR FRIEND GREW STRONGER.");
 }
 
 // A way that is not open yet says so.
