@@ -173,7 +173,7 @@ def close_process(process: subprocess.Popen, write_fd: int, read_fd: int, stderr
 
 class VGCVecEnv:
     """
-    num_battles: battles played at the same time, spread over num_sims Node processes
+    num_battles: battles played at the same time, spread over num_sims Node processes (some 32 to a process play fastest)
     battle_format: a VGC format of the installed simulator; old spellings (gen9vgc2023regulationc) are understood
     teams: a TeamPool, a list of packed teams, or a pair of those (one for each side); None takes the shipped training teams
     open_team_sheets: both sheets are known from preview on, as in official play; else only what a battle reveals
@@ -186,7 +186,7 @@ class VGCVecEnv:
 
     def __init__(
         self,
-        num_battles: int = 64,
+        num_battles: int = 32,
         num_sims: int = 1,
         battle_format: str = "gen9vgc2024regg",
         teams=None,
