@@ -1,9 +1,10 @@
 """How fast the Rocket League environment is, against rlgym and against its own physics. The last line is one JSON object.
 
-    python cleanrl_games/tools/bench_rocketleague.py [--seconds 6] [--arenas 48] [--ticks 200000]
+    python cleanrl_games/tools/bench_rocketleague.py [--seconds 12] [--arenas 48] [--ticks 200000]
 
-ratio_vs_rlgym_NvN               agent-steps per CPU-second against rlgym with its default observation (padded to 3v3), a combined
-                                 goal and touch reward, lookup-table actions and the same tick skip, on the same kind of episodes
+ratio_vs_rlgym_NvN               agent-steps per CPU-second against rlgym with the same information in its observation, the same reward
+                                 components, lookup-table actions and tick skip, on the same kind of episodes
+ratio_vs_rlgym_default_NvN       the same against rlgym's own default observation and its goal and touch rewards alone
 fraction_of_physics_limit_NvN    the same steps against ticking arenas and setting controls, with nothing read and nothing computed
 agent_steps_per_cpu_s_NvN        the environment itself, one core
 ticks_inside                     ticks of random play, after each step of which every car and ball was checked to be inside the arena
@@ -63,23 +64,109 @@ def physics(env, rng):
     return work
 
 
-def make_rlgym(size):
-    """rlgym as its users build it"""
-    for name in PACKAGES:
-        sys.path.insert(0, str(fetch_package(name)))
+def equivalents(rlgym):
+    """What users write for rlgym: an observation builder in the car's frame and rewards, per agent, in NumPy → (builder, rewards)"""
+
+    class CarFrameObs(rlgym.obs_builders.DefaultObs):
+        """The default observation plus this project's columns in the car's frame and the previous action"""
+
+        def _build_obs(self, agent, state, shared_info):
+            car = state.cars[agent]
+            turned = car.team_num == 1
+            physics, ball = (car.inverted_physics, state.inverted_ball) if turned else (car.physics, state.ball)
+            axes = physics.rotation_mtx
+            to_ball = ball.position - physics.position
+            parts = [
+                super()._build_obs(agent, state, shared_info),
+                physics.linear_velocity @ axes * self.LIN_VEL_COEF,
+                physics.angular_velocity @ axes * self.ANG_VEL_COEF,
+                to_ball @ axes * self.POS_COEF,
+                (ball.linear_velocity - physics.linear_velocity) @ axes * self.LIN_VEL_COEF,
+                [np.linalg.norm(to_ball) * self.POS_COEF, car.jump_time, car.flip_time],
+                (OWN_GOAL - physics.position) @ axes * self.POS_COEF,
+                (THEIR_GOAL - physics.position) @ axes * self.POS_COEF,
+                shared_info.get("last_actions", {}).get(agent, NO_CONTROLS),
+            ]
+            for other, other_car in state.cars.items():
+                if other != agent:
+                    seen = other_car.inverted_physics if turned else other_car.physics
+                    parts += [
+                        (seen.position - physics.position) @ axes * self.POS_COEF,
+                        (seen.linear_velocity - physics.linear_velocity) @ axes * self.LIN_VEL_COEF,
+                        seen.forward @ axes,
+                        seen.up @ axes,
+                        seen.angular_velocity @ axes * self.ANG_VEL_COEF,
+                    ]
+            return np.concatenate(parts)
+
+    class Components(RewardBase()):
+        """The dense components; goals and touches come from rlgym's own functions"""
+
+        def reset(self, agents, initial_state, shared_info):
+            self.boost = {agent: initial_state.cars[agent].boost_amount for agent in agents}
+            self.ball_velocity = initial_state.ball.linear_velocity
+
+        def get_rewards(self, agents, state, is_terminated, is_truncated, shared_info):
+            change = np.linalg.norm(state.ball.linear_velocity - self.ball_velocity) / 6000
+            self.ball_velocity = state.ball.linear_velocity
+            return {agent: self.reward(agent, state.cars[agent], state.ball, change) for agent in agents}
+
+        def reward(self, agent, car, ball, change):
+            to_ball = ball.position - car.physics.position
+            to_ball = to_ball / np.linalg.norm(to_ball)
+            to_goal = (OWN_GOAL if car.team_num == 1 else THEIR_GOAL) - ball.position
+            to_goal = to_goal / np.linalg.norm(to_goal)
+            gained = np.sqrt(car.boost_amount / 100) - np.sqrt(self.boost[agent] / 100)
+            self.boost[agent] = car.boost_amount
+            return (
+                0.02 * (car.physics.linear_velocity @ to_ball) / 2300
+                + 0.003 * (car.physics.forward @ to_ball)
+                + 0.1 * (ball.linear_velocity @ to_goal) / 6000
+                + 0.001 * (not car.on_ground)
+                + 0.3 * max(gained, 0)
+                + 0.005 * np.sqrt(car.boost_amount / 100)
+                + (2.0 * change if car.ball_touches else 0.0)
+                - 1.0 * car.is_demoed
+            )
+
+    return CarFrameObs(zero_padding=3), Components()
+
+
+def RewardBase():
+    from rlgym.api import RewardFunction
+
+    return RewardFunction
+
+
+OWN_GOAL, THEIR_GOAL, NO_CONTROLS = np.array([0, -5120, 321.4]), np.array([0, 5120, 321.4]), np.zeros(8)
+
+
+def make_rlgym(size, equivalent):
+    """rlgym as its users build it, with the columns and rewards of this project or with its defaults"""
+    sys.path[:0] = [path for path in (str(fetch_package(name)) for name in PACKAGES) if path not in sys.path]
+    from rlgym import rocket_league
     from rlgym.api import RLGym
     from rlgym.rocket_league import action_parsers, done_conditions, obs_builders, reward_functions, sim, state_mutators
 
+    builder, rewards = (
+        obs_builders.DefaultObs(zero_padding=3),
+        [(reward_functions.GoalReward(), 10.0), (reward_functions.TouchReward(), 0.3)],
+    )
+    if equivalent:
+        builder, components = equivalents(rocket_league)
+        rewards.append((components, 1.0))
     return RLGym(
         state_mutator=state_mutators.MutatorSequence(
             state_mutators.FixedTeamSizeMutator(blue_size=size, orange_size=size), state_mutators.KickoffMutator()
         ),
-        obs_builder=obs_builders.DefaultObs(zero_padding=3),
+        obs_builder=builder,
         action_parser=action_parsers.RepeatAction(action_parsers.LookupTableAction(), repeats=REPEAT),
-        reward_fn=reward_functions.CombinedReward((reward_functions.GoalReward(), 10.0), (reward_functions.TouchReward(), 0.1)),
+        reward_fn=reward_functions.CombinedReward(*rewards),
         transition_engine=sim.RocketSimEngine(),
         termination_cond=done_conditions.GoalCondition(),
-        truncation_cond=done_conditions.AnyCondition(done_conditions.NoTouchTimeoutCondition(30.0), done_conditions.TimeoutCondition(300.0)),
+        truncation_cond=done_conditions.AnyCondition(
+            done_conditions.NoTouchTimeoutCondition(30.0), done_conditions.TimeoutCondition(300.0)
+        ),
     )
 
 
@@ -97,18 +184,18 @@ def rlgym(env, rng):
 
 
 def measure(size, num_arenas, seconds):
-    """→ agent-steps per CPU-second of environment, physics alone, rlgym"""
+    """→ agent-steps per CPU-second of environment, physics alone, rlgym with the same columns and rewards, rlgym by default"""
     rng = np.random.default_rng(1)
     env, bare = (RocketLeagueVecEnv(num_arenas, (size,), seed=seed, zero_sum=True) for seed in (1, 2))
     for _ in range(150):  # past the kickoffs, memory mapped, code compiled
         env.step(rng.integers(0, NUM_ACTIONS, env.num_agents))
         bare.step(rng.integers(0, NUM_ACTIONS, bare.num_agents))
-    workers = [environment(env, rng), physics(bare, rng), rlgym(make_rlgym(size), rng)]
-    totals = np.zeros((3, 2))
+    workers = [environment(env, rng), physics(bare, rng), *(rlgym(make_rlgym(size, equivalent), rng) for equivalent in (True, False))]
+    totals = np.zeros((4, 2))
     rounds = max(int(seconds), 2)
     for _ in range(rounds):
         for i, work in enumerate(workers):
-            totals[i] += slices(work, seconds / rounds / 3)
+            totals[i] += slices(work, seconds / rounds / 4)
         bare.step(rng.integers(0, NUM_ACTIONS, bare.num_agents))  # balls that lie in a net start anew
     return totals[:, 0] / totals[:, 1]
 
@@ -139,17 +226,21 @@ def random_ticks(ticks, seed=1):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=12.0, help="CPU-seconds per team size, shared by the three")
+    parser.add_argument("--seconds", type=float, default=12.0, help="CPU-seconds per team size, shared by the four")
     parser.add_argument("--arenas", type=int, default=48)
     parser.add_argument("--ticks", type=int, default=200_000, help="ticks of random play to check")
     args = parser.parse_args()
     figures = {}
     for size in (1, 2, 3):
         mode = f"{size}v{size}"
-        ours, limit, theirs = measure(size, args.arenas, args.seconds)
-        print(f"{mode}: {ours:,.0f} agent-steps per CPU-second; physics alone {limit:,.0f}; rlgym {theirs:,.0f}", flush=True)
+        ours, limit, theirs, default = measure(size, args.arenas, args.seconds)
+        print(
+            f"{mode}: {ours:,.0f} agent-steps per CPU-second; physics alone {limit:,.0f}; rlgym {theirs:,.0f}, its defaults {default:,.0f}",
+            flush=True,
+        )
         figures[f"agent_steps_per_cpu_s_{mode}"] = round(ours)
         figures[f"ratio_vs_rlgym_{mode}"] = round(ours / theirs, 2)
+        figures[f"ratio_vs_rlgym_default_{mode}"] = round(ours / default, 2)
         figures[f"fraction_of_physics_limit_{mode}"] = round(ours / limit, 3)
     played, worst = random_ticks(args.ticks)
     print(f"{played:,} ticks of random play: the furthest point is {worst:.0f} units {'outside' if worst > 0 else 'inside'}", flush=True)

@@ -63,12 +63,12 @@ def rule_actions(obs):
     home = np.concatenate([ball[:, :1] * 0.5, (ball[:, 1:2] - BACK_WALL) / 2, np.zeros_like(gap)], 1)
     target = np.where(waits[:, None], home, target)
 
-    # steer in the plane; RocketSim's "right" side is the car's left in the usual sense only up to a sign, so the angle is taken from above
+    # steer by the angle seen from above: in this left-handed world +1, to the right, turns from +x towards +y
     dx, dy = target[:, 0] - position[:, 0], target[:, 1] - position[:, 1]
     angle = np.arctan2(dy, dx) - np.arctan2(forward[:, 1], forward[:, 0])
     angle = (angle + np.pi) % (2 * np.pi) - np.pi
     far = np.hypot(dx, dy)
-    steer = np.where(np.abs(angle) < 0.08, 0, np.sign(angle))  # turning right (+1) is turning towards +y from +x in this left-handed world
+    steer = np.where(np.abs(angle) < 0.08, 0, np.sign(angle))
     sharp = np.abs(angle) > 1.7
     throttle = np.where(waits & (far < 500), -np.sign(speed), 1)
     throttle = np.where(waits & (far < 500) & (np.abs(speed) < 200), 0, throttle)

@@ -7,6 +7,8 @@ after a step. Two rebuilt from the same fields do not. A run that saves therefor
 import numpy as np
 import RocketSim
 
+from .contract import CONTROL_NAMES
+
 SCALARS = (
     "is_on_ground", "has_jumped", "has_double_jumped", "has_flipped", "is_flipping", "is_jumping", "air_time", "air_time_since_jump",
     "jump_time", "flip_time", "is_auto_flipping", "auto_flip_timer", "auto_flip_torque_scale", "boost", "time_spent_boosting",
@@ -14,19 +16,19 @@ SCALARS = (
     "car_contact_cooldown_timer", "car_contact_id",
 )  # fmt: skip
 VECTORS = ("pos", "vel", "ang_vel", "flip_rel_torque", "world_contact_normal")
-CONTROLS = ("throttle", "steer", "pitch", "yaw", "roll", "jump", "boost", "handbrake")
-BOOLEANS = {name for name in SCALARS if name.startswith(("is_", "has_"))} | {"jump", "boost_control", "handbrake"}
-CAR_NUMBERS = len(SCALARS) + 3 * len(VECTORS) + 9 + 4 + 2 * len(CONTROLS)
+BOOLEANS = {name for name in SCALARS if name.startswith(("is_", "has_"))}
+CAR_NUMBERS = len(SCALARS) + 3 * len(VECTORS) + 9 + 4 + 2 * len(CONTROL_NAMES)
 BALL_NUMBERS = 9
 
 
 def controls_of(numbers):
-    values = [float(value) for value in numbers]
-    return RocketSim.CarControls(*values[:5], *(value > 0 for value in values[5:]))
+    # by name: RocketSim takes positional controls in another order than its stub file says
+    values = [float(value) for value in numbers[:5]] + [bool(value) for value in numbers[5:]]
+    return RocketSim.CarControls(**dict(zip(CONTROL_NAMES, values)))
 
 
 def read_controls(controls):
-    return [float(getattr(controls, name)) for name in CONTROLS]
+    return [float(getattr(controls, name)) for name in CONTROL_NAMES]
 
 
 def read_car(body):

@@ -56,7 +56,10 @@ def place(draw, taken):
 
 
 def ground(point):
-    return np.array([np.clip(point[0], -3500, 3500), np.clip(point[1], -4600, 4600), CAR_REST_HEIGHT])
+    """The nearest place on the floor that is clear of walls and corners"""
+    x, y = np.clip(point[0], -3500, 3500), np.clip(point[1], -4600, 4600)
+    shrink = min(1.0, 7200 / (abs(x) + abs(y) + 1e-6))
+    return np.array([x * shrink, y * shrink, CAR_REST_HEIGHT])
 
 
 # Places of a kickoff for blue: x, y, half turns. Orange's are turned by 180 degrees.

@@ -27,7 +27,7 @@ from .observations import (
     run_pad_clocks,
 )
 from .rewards import ZERO_SUM_TERMS, mix_rewards, reward_weights, score_arenas
-from .snapshot import BALL_NUMBERS, CAR_NUMBERS, read_arena, write_arena
+from .snapshot import BALL_NUMBERS, CAR_NUMBERS, controls_of, read_arena, write_arena
 from .states import SETTERS, STATE_NAMES, apply_state, load_states
 
 read_fields = attrgetter(*CAR_FIELDS)
@@ -96,8 +96,8 @@ class RocketLeagueVecEnv:
         self.final_obs = np.zeros_like(self.obs)
         self.terms = np.zeros((self.num_agents, contract.NUM_TERMS), np.float32)
         self.lengths, self.idle, self.episodes = np.zeros((3, num_arenas), np.int64)
-        self._all = np.arange(num_arenas)
-        self._controls = [RocketSim.CarControls(*map(float, row[:5]), *(bool(x) for x in row[5:])) for row in contract.ACTION_TABLE]
+        self._all, self._first = np.arange(num_arenas), self.first.tolist()
+        self._controls = [controls_of(row) for row in contract.ACTION_TABLE]
         self.reset(seed)
 
     # ------------------------------------------------------------------------------------------------------- construction
@@ -224,17 +224,22 @@ class RocketLeagueVecEnv:
 
     def _advance(self, actions):
         """Ticks all arenas and reads them into the buffers, each while it is still in the CPU's cache; None only reads."""
-        controls, agent, delay, rest = self._controls, 0, self.action_delay, self.action_repeat - self.action_delay
-        games, pads, balls, cars, fields = [], [], [], [], []
-        for arena, bodies in zip(self.arenas, self.bodies):
-            if actions is not None:
-                if delay:
-                    arena.step(1)
-                for body in bodies:
-                    body.set_controls(controls[actions[agent]])
-                    agent += 1
-                arena.step(rest)
-            game, pad, ball, *rows = arena.get_gym_state()
+        controls, delay, rest = self._controls, self.action_delay, self.action_repeat - self.action_delay
+        games, pads, balls, cars, fields, self._failed = [], [], [], [], [], []
+        for arena, bodies, first in zip(self.arenas, self.bodies, self._first):
+            try:
+                if actions is not None:
+                    if delay:
+                        arena.step(1)
+                    for agent, body in enumerate(bodies, first):
+                        body.set_controls(controls[actions[agent]])
+                    arena.step(rest)
+                game, pad, ball, *rows = arena.get_gym_state()
+            except RuntimeError:  # RocketSim found a NaN in its own state: `_mend` says so, a new arena fills the rows until then
+                self._failed.append(self.agent_arena[first])
+                self._build_arena(self._failed[-1])
+                bodies = self.bodies[self._failed[-1]]
+                game, pad, ball, *rows = self.arenas[self._failed[-1]].get_gym_state()
             games.append(game)
             pads.append(pad)
             balls.append(ball)
@@ -275,10 +280,11 @@ class RocketLeagueVecEnv:
 
     def _mend(self):
         """An arena whose physics went wrong is said aloud, truncated at its last sound state, and rebuilt. → its number, as a list"""
-        if all_finite(self.cars) and all_finite(self.balls) and all_finite(self.fields):
+        if not self._failed and all_finite(self.cars) and all_finite(self.balls) and all_finite(self.fields):
             return []
         sound = np.isfinite(self.balls).all(1)
         np.logical_and.at(sound, self.agent_arena, np.isfinite(self.cars).all(1) & np.isfinite(self.fields).all(1))
+        sound[self._failed] = False
         broken = np.flatnonzero(~sound)
         for i in broken:
             print(
