@@ -73,7 +73,8 @@ class MatchRecorder:
         x, y = row[POSITION], row[POSITION + 1]
         nose = row[FORWARD : FORWARD + 2]
         side = np.array([-nose[1], nose[0]])
-        corners = [(x, y) + 130 * a * nose + 75 * b * side for a, b in ((1, 0.4), (1, -0.4), (-1, -1), (-1, 1))]
+        # about twice its size: a car of true size is five pixels long
+        corners = [(x, y) + 220 * a * nose + 130 * b * side for a, b in ((1, 0.4), (1, -0.4), (-1, -1), (-1, 1))]
         draw.polygon([pixel(*corner) for corner in corners], fill=colour, outline=None if row[ON_GROUND] else (255, 255, 255))
         px, py = pixel(x, y)
         draw.rectangle((px - 8, py - 12, px - 8 + 16 * row[BOOST] / 100, py - 10), fill=(255, 210, 60))
