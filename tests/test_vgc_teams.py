@@ -59,9 +59,7 @@ def test_shipped_teams_use_what_the_regulation_allows(battle_format, limit):
         "Miraidon|Koraidon|Calyrex-|Zamazenta|Zacian|Terapagos|Kyogre|Groudon|Rayquaza|Lunala|Solgaleo|Necrozma-|Kyurem-|"
         "Mewtwo|Dialga|Palkia|Giratina|Eternatus|Ho-Oh|Lugia|Reshiram|Zekrom"
     )
-    counts = [
-        sum(bool(restricted.match(s)) for s in team.species) for team in TeamPool("shipped", battle_format, "all")
-    ]
+    counts = [sum(bool(restricted.match(s)) for s in team.species) for team in TeamPool("shipped", battle_format, "all")]
     assert max(counts) == limit
     assert counts.count(limit) >= 23
 

@@ -66,10 +66,7 @@ class Baselines:
 
     def __init__(self, battle_format: str, seed: int):
         self.seed, self.gen = seed, GenData.from_format(battle_format).gen
-        self.players = {
-            name: player(battle_format=battle_format, start_listening=False, log_level=50)
-            for name, player in PLAYERS.items()
-        }
+        self.players = {name: player(battle_format=battle_format, start_listening=False, log_level=50) for name, player in PLAYERS.items()}
         self.battles: dict[tuple[int, int], tuple[int, DoubleBattle]] = {}
         self.corrected = 0  # orders that the request did not allow
 

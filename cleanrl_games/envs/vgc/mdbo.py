@@ -233,11 +233,7 @@ def from_order(order, battle) -> int:
         elif isinstance(half.order, Move):
             moves = [move["id"] for move in ((request.get("active") or [None, None])[slot] or {"moves": []})["moves"]]
             known = half.order.id in moves
-            halves.append(
-                SlotAction(moves.index(half.order.id), half.move_target, half.terastallize or half.mega)
-                if known
-                else None
-            )
+            halves.append(SlotAction(moves.index(half.order.id), half.move_target, half.terastallize or half.mega) if known else None)
         else:
             halves.append(SlotAction() if half.message == "/choose pass" else None)
     return DEFAULT if None in halves else encode(*halves)
