@@ -189,7 +189,7 @@ def fingerprint(seed, steps=60):
 
 
 def test_seeds_are_bit_identical():
-    """In another process too. In 1v1: with more cars RocketSim lets their memory addresses decide the order of its updates."""
+    """In another process too. In 1v1: with more cars RocketSim itself was seen to play equal arenas differently (docs)."""
     first = fingerprint(7)
     assert fingerprint(7) == first and fingerprint(8) != first
     code = "import sys; sys.path[:0] = ['tests', '.']; import test_rocketleague_env as t; print(t.fingerprint(7))"

@@ -145,7 +145,7 @@ class RocketLeagueVecEnv:
         self.episodes[i] += 1
         arena, bodies, size = self.arenas[i], self.bodies[i], int(self.sizes[i])
         name = self.state_names[rng.choice(len(self.state_names), p=self.state_chances)]
-        arena.reset_kickoff(1)  # brings back pads and wrecks; its choice of places depends on memory addresses, so ours follows
+        arena.reset_kickoff(1)  # brings back pads and wrecks; its choice of places differs between runs, so ours follows
         if name == "file":
             choices = self.recorded[size]
             apply_state(arena, bodies, *choices[rng.integers(len(choices))])
