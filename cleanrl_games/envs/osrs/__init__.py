@@ -2,24 +2,11 @@
 
 from pathlib import Path
 
+from cleanrl_games.envs.jit import drop_stale_machine_code
 
-def _drop_stale_machine_code():
-    """Numba's cache watches the file of a function, not the files of the functions it calls.
-
-    So that an edited rule is played everywhere, code compiled before the newest of its sources is thrown away.
-    """
-    here = Path(__file__).parent
-    sources = ("baselines", "contract", "loadouts", "movement", "observations", "rules", "simulator", "vec_env")
-    newest = max((here / f"{name}.py").stat().st_mtime for name in sources)
-    for compiled in here.glob("__pycache__/*.nb[ic]"):
-        try:
-            if compiled.stat().st_mtime < newest:
-                compiled.unlink()
-        except FileNotFoundError:  # another process was faster
-            pass
-
-
-_drop_stale_machine_code()
+drop_stale_machine_code(
+    Path(__file__).parent, ("baselines", "contract", "loadouts", "movement", "observations", "rules", "simulator", "vec_env")
+)
 
 from .baselines import BASELINES, Baseline
 from .contract import contract_hash

@@ -2,23 +2,9 @@
 
 from pathlib import Path
 
+from cleanrl_games.envs.jit import drop_stale_machine_code
 
-def _drop_stale_machine_code():
-    """Numba's cache watches the file of a function, not the files of the functions it calls.
-
-    So that an edited rule is played everywhere, code compiled before the newest source of this package is thrown away.
-    """
-    here = Path(__file__).parent
-    newest = max(source.stat().st_mtime for source in here.glob("*.py"))
-    for compiled in here.glob("__pycache__/*.nb[ic]"):
-        try:
-            if compiled.stat().st_mtime < newest:
-                compiled.unlink()
-        except FileNotFoundError:  # another process was faster
-            pass
-
-
-_drop_stale_machine_code()
+drop_stale_machine_code(Path(__file__).parent, ("contract", "observations", "rewards", "vec_env"))
 
 from .contract import ACTION_TABLE, NUM_ACTIONS, NUM_OBS, TERM_NAMES, contract_hash
 from .meshes import MeshError, load_meshes
