@@ -82,7 +82,7 @@ def players(server, teams, policy, opponent, name, open_team_sheets=True, **opti
 
 async def play(ours, theirs, battles):
     try:
-        await asyncio.wait_for(ours.battle_against(theirs, n_battles=battles), 120)
+        await asyncio.wait_for(ours.battle_against(theirs, n_battles=battles), 300)
     finally:
         for player in (ours, theirs):
             await player.ps_client.stop_listening()
