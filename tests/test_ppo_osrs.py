@@ -353,6 +353,7 @@ def test_settings_files_and_presets(tmp_path):
     assert (args.learning_rate, args.loadouts, args.seed, args.self_play) == (1.0, ("pure", "zerker"), 7, "pure")
     assert run.parse_args(script.Args, script.PRESETS, ["--config", str(config), "--learning-rate", "0.5"]).learning_rate == 0.5
     assert run.parse_args(script.Args, script.PRESETS, ["--preset", "exploiter", "--self-fraction", "0.1"]).self_fraction == 0.1
+    assert run.parse_args(script.Args, script.PRESETS, ["--preset=core"]).hidden_size == 512
     for text, message in (
         ("learning_rte: 1", "did you mean 'learning_rate'"),
         ("seed: one", "seed should be a int"),

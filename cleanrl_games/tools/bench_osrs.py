@@ -1,6 +1,6 @@
 """How fast OSRS training is, and what bounds it. The last line is one JSON object.
 
-    python cleanrl_games/tools/bench_osrs.py [--seconds 60]
+    python cleanrl_games/tools/bench_osrs.py [--seconds 60] [--preset fast]
 
 sim_agent_steps_per_s             one core, N = 1024, masked random actions; observations, masks and rewards included
 ratio_vs_plain_python             the same rules without the compiler (NUMBA_DISABLE_JIT=1), in the same run
@@ -113,23 +113,14 @@ def learner_bound(args, seconds):
     return learn, float(inference)
 
 
-def training(seconds):
+def training(seconds, preset):
     """The script itself → agent-steps per second from the second update on, simulator seconds per second, its metrics"""
     with tempfile.TemporaryDirectory() as folder:
-        flags = [
-            "--num-workers",
-            1,
-            "--max-minutes",
-            seconds / 60,
-            "--eval-frequency",
-            0,
-            "--eval-episodes",
-            2,
-            "--run-dir",
-            f"{folder}/run",
-        ]
+        flags = (
+            f"--preset {preset} --num-workers 1 --max-minutes {seconds / 60} --eval-frequency 0 --eval-episodes 2 --run-dir {folder}/run"
+        )
         subprocess.run(
-            [sys.executable, "cleanrl_games/ppo_osrs_selfplay.py", *map(str, flags)], cwd=ROOT, check=True, stdout=subprocess.DEVNULL
+            [sys.executable, "cleanrl_games/ppo_osrs_selfplay.py", *flags.split()], cwd=ROOT, check=True, stdout=subprocess.DEVNULL
         )
         rows = [json.loads(line) for line in (Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()]
     rows = rows[1:-1]  # the first update only feeds the statistics, the last waits for the evaluation
@@ -141,15 +132,16 @@ def training(seconds):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60.0, help="length of the training run; the bound gets half of it")
-    seconds = parser.parse_args().seconds
-    args = script.Args()
+    parser.add_argument("--preset", choices=script.PRESETS, default="fast", help="the script's preset to train with")
+    seconds, preset = vars(parser.parse_args()).values()
+    args = script.Args(**script.PRESETS[preset])
     sim, sim_with_choice = simulator()
     print(f"simulator: {sim:,.0f} agent-steps/s ({sim_with_choice:,.0f} with the choice of random actions)", flush=True)
     ratio = sim / plain_python()
     print(f"the same rules without the compiler: {ratio:,.0f} times slower", flush=True)
     learn, inference = learner_bound(args, seconds / 4)
     print(f"bound: learning {learn:,.0f}/s beside inference {inference:,.0f}/s", flush=True)
-    train, sim_share, rows = training(seconds)
+    train, sim_share, rows = training(seconds, preset)
     for name in ("rollout_time", "inference_time", "simulator_time", "learn_time", "wait_time"):
         print(f"  {name}: {np.mean([row['stats/' + name] for row in rows]):.3f} s per update", flush=True)
     again, inference_again = learner_bound(args, seconds / 4)  # before and after: the machine may have changed meanwhile
