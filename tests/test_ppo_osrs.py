@@ -467,21 +467,26 @@ second = cluster.add_node(num_cpus=1)
 cluster.wait_for_nodes()
 folder, flags = sys.argv[1], sys.argv[2:]
 words = [sys.executable, "cleanrl_games/ppo_osrs_selfplay.py", "--ray-address", cluster.address, "--num-workers", "2", "--run-dir", folder, *flags]
-process = subprocess.Popen(words)
+output = open(folder + ".log", "w+")
+process = subprocess.Popen(words, stdout=output, stderr=subprocess.STDOUT)
 metrics = os.path.join(folder, "metrics.jsonl")
 rows = lambda: open(metrics).read().count("\\n") if os.path.exists(metrics) else 0
-def wait(count):
+said = lambda: open(folder + ".log").read()
+def wait(condition):
     end = time.time() + 120
-    while rows() < count:
-        assert process.poll() is None and time.time() < end, f"stuck at {rows()} updates"
+    while not condition():
+        assert process.poll() is None and time.time() < end, f"stuck at {rows()} updates: {said()}"
         time.sleep(0.5)
-wait(4)
+wait(lambda: rows() >= 4)
 print("killing a node", flush=True)
 cluster.remove_node(second, allow_graceful=False)
 cluster.add_node(num_cpus=1)
-wait(rows() + 8)
+wait(lambda: "was lost" in said())  # Ray takes its time to believe that a node is dead
+before = rows()
+wait(lambda: rows() >= before + 8)
 process.terminate()
 print("exit", process.wait(60), flush=True)
+print(said(), flush=True)
 cluster.shutdown()
 """
     done = subprocess.run(

@@ -55,7 +55,7 @@ def ray_rollouts(args, board, actor_class, make_storage):
                 index, storage = pending.pop(ready), None
                 try:
                     storage = ray.get(ready)
-                except ray.exceptions.RayActorError as error:
+                except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError) as error:  # it, or its finished rollout
                     print(f"Ray actor {index} was lost ({type(error).__name__}): a new one takes its place.", flush=True)
                     del actors[index]
                 dispatch(index)
