@@ -42,6 +42,8 @@ class Args:
     """models take the likeliest action instead of sampling"""
     loadouts: tuple[str, ...] = ()
     """OSRS: loadouts to fight with; empty = what the judged model was trained with"""
+    battle_format: str = ""
+    """VGC: the format to play, on its held-out teams; empty = what the judged model was trained on"""
     json: str = ""
     """also write the results to this JSON file"""
     video: str = ""
@@ -120,7 +122,29 @@ def osrs_matches(player, opponent, episodes, args, video, progress):
     return np.concatenate(scores)
 
 
-GAMES = {"osrs": Game(osrs_baselines, osrs_matches)}
+def vgc_baselines():
+    from cleanrl_games.envs.vgc.match import BASELINES
+
+    return BASELINES
+
+
+def vgc_matches(player, opponent, episodes, args, video, progress):
+    from cleanrl_games.envs.vgc.match import play_battles
+
+    if video:
+        raise ValueError("--video is for OSRS; a VGC battle is shown by `python -m cleanrl_games.envs.vgc replay`.")
+    sides = [side for side in (player, opponent) if isinstance(side, models.Model)]
+    formats = [args.battle_format] if args.battle_format else [side.metadata["battle_format"] for side in sides]
+    seeds = [int(seed) for seed in np.random.SeedSequence(args.seed).generate_state(3)]
+    seats = [
+        side.script.Player(side.agent, seed, args.deterministic) if isinstance(side, models.Model) else side
+        for side, seed in zip((player, opponent), seeds[1:])
+    ]
+    scores, _ = play_battles(*seats, episodes, formats[0] if formats else "gen9vgc2023regc", None, seeds[0] >> 1, progress=progress)
+    return scores
+
+
+GAMES = {"osrs": Game(osrs_baselines, osrs_matches), "vgc": Game(vgc_baselines, vgc_matches)}
 
 
 # ------------------------------------------------------------------------------------------------------------- the tool

@@ -4,6 +4,7 @@ VGCVecEnv      many battles, both sides open, every pending decision in one batc
 TeamPool       teams from PokePaste files, shipped or generated                            teams.py
 encode, decode, mask, joint_mask, choice, to_order, from_order     the MDBO action space   mdbo.py
 VGCPlayer      a policy as a poke-env Player, for real Showdown servers                    player.py
+contract_hash  what a policy sees and does, as one hash                                    contract.py
 normalize_format, ensure_showdown                                                          install.py
 """
 
@@ -26,6 +27,7 @@ DOOR = {
     "from_order": "mdbo",
     "NUM_ACTIONS": "mdbo",
     "NUM_PREVIEWS": "mdbo",
+    "contract_hash": "contract",
     "ensure_showdown": "install",
     "normalize_format": "install",
 }

@@ -1,0 +1,60 @@
+"""Two players against each other. A player is the name of a scripted one or anything with `act(batch, rows) -> actions`.
+
+`batch` is a `Batch` of VGCVecEnv, `rows` the decisions in it that this player has to answer; a policy with a memory keeps it by
+`batch.key[rows]`, starts anew where `batch.kind[rows] == PREVIEW` and goes back one step where `batch.retry[rows]`.
+"""
+
+import numpy as np
+
+from cleanrl_games.envs.vgc.teams import TeamPool
+from cleanrl_games.envs.vgc.vec_env import OPPONENTS, VGCVecEnv
+
+BASELINES = OPPONENTS[1:]
+
+
+def play_battles(
+    player,
+    opponent,
+    num_battles,
+    battle_format="gen9vgc2024regg",
+    teams=None,
+    seed=1,
+    at_once=64,
+    num_sims=1,
+    progress=None,
+    **env_settings,
+):
+    """Plays `num_battles` battles, each counted exactly once → (scores, turns) as `player` sees them, by table and episode.
+
+    A score is 1 for a win, 0.5 for a tie or a truncated battle, 0 for a loss. `player` is side 0 at even tables and side 1 at odd
+    ones. `teams` are what VGCVecEnv takes, None the shipped held-out ones; `progress(battles done)` is called now and then.
+    """
+    teams = TeamPool("shipped", battle_format, split="eval") if teams is None else teams
+    tables = min(at_once, num_battles)
+    # Each table plays its share to the end: to stop at the first `num_battles` that end would favour short ones.
+    quota = np.full(tables, num_battles // tables) + (np.arange(tables) < num_battles % tables)
+    side = np.arange(tables) % 2
+    scores, turns, played = [[] for _ in quota], [[] for _ in quota], np.zeros(tables, np.int64)
+    names = [who if isinstance(who, str) else "open" for who in (player, opponent)]
+    scripted = {"opponents": [tuple(names[:: 1 - 2 * place]) for place in side]} if names != ["open", "open"] else {}
+    env = VGCVecEnv(tables, min(num_sims, tables), battle_format, teams, seed=seed, **scripted, **env_settings)
+    with env:
+        while (played < quota).any():
+            batch = env.recv()
+            for end in batch.finished:
+                table = end["battle"]
+                if played[table] < quota[table]:
+                    decided = end["winner"] in (0, 1)
+                    scores[table].append(float(end["winner"] == side[table]) if decided else 0.5)
+                    turns[table].append(int(end["turns"]))
+                    played[table] += 1
+            rows = batch.decisions
+            # A table that has played its share is left alone with its next preview.
+            rows = rows[(played < quota)[batch.battle[rows]]]
+            mine = batch.side[rows] == side[batch.battle[rows]]
+            for who, asked in ((player, rows[mine]), (opponent, rows[~mine])):
+                if len(asked):
+                    env.send(batch.key[asked], who.act(batch, asked))
+            if progress:
+                progress(int(played.sum()))
+    return np.concatenate(scores), np.concatenate(turns)
