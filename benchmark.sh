@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
-# benchmark.sh smoke            every script for a few steps
+# benchmark.sh smoke [script]   every script for a few steps
 # benchmark.sh speed [game]     ratios against the alternative in the same run; the last line is one JSON object
-# benchmark.sh learn [game]     fixed seeds and budgets against committed expected ranges; exit 1 names each regression
+# benchmark.sh learn [game]     fixed seeds and budgets against committed expected ranges; also learn game/entry
+# benchmark.sh all              these three and the slow tests; says how long it may take
+# benchmark.sh --compare A B    two folders of runs/benchmark side by side
+# Each writes runs/benchmark/<date>/report.html; exit code 1 names each regression.
 set -euo pipefail
 cd "$(dirname "$0")"
 if [ ! -x .venv/bin/python ]; then

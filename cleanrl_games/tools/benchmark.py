@@ -1,10 +1,15 @@
-"""Regression runs: benchmark.sh smoke | speed [game] | learn [game]. What is run, and what is expected, is in benchmark.yaml."""
+"""Regression runs: benchmark.sh smoke | speed [game] | learn [game] | all | --compare A B. What is run, and what is expected, is in
+benchmark.yaml. Each leaves runs/benchmark/<date>/results.json and, made of it by report.py, report.html."""
 
+import glob
 import json
 import math
+import re
 import shlex
+import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -13,13 +18,40 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 from cleanrl_games.envs import run
+from cleanrl_games.tools import report
 
 TABLE = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+RUNS = ROOT / "runs" / "benchmark"
 
 
-def start(arguments):
-    print("$ python", shlex.join(str(word) for word in arguments), flush=True)
-    return [sys.executable, *map(str, arguments)]
+def execute(words, minutes):
+    """Runs Python with these words and shows what it prints → (what went wrong or "", its last line, {command, seconds})"""
+    words = [str(word) for word in words]
+    print("$ python", shlex.join(words), flush=True)
+    start, last, late = time.time(), "", []
+    process = subprocess.Popen([sys.executable, *words], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+    def stop():
+        late.append(True)
+        process.send_signal(signal.SIGINT)  # scripts leave a checkpoint and end their actors
+
+    # Twice the stated time, since neighbours on the same cores slow a run down; then it counts as hanging.
+    timers = [threading.Timer(120 * minutes, stop), threading.Timer(120 * minutes + 120, process.kill)]
+    for timer in timers:
+        timer.start()
+    try:
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            last = line if line.strip() else last
+        process.wait()
+    finally:
+        for timer in timers:
+            timer.cancel()
+        if process.poll() is None:
+            process.wait()  # Ctrl-C reaches it too: it saves and ends by itself
+    problem = f"ended with exit code {process.returncode}" if process.returncode else ""
+    problem = f"took more than twice its {minutes:g} minutes and was stopped" if late else problem
+    return problem, last, {"command": f"python {shlex.join(words)}", "seconds": round(time.time() - start, 1)}
 
 
 def metrics_of(folder):
@@ -27,82 +59,142 @@ def metrics_of(folder):
     return [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
 
 
-def smoke(names):
+def json_of(line):
+    """The JSON object in a tool's last line, or None."""
+    try:
+        figures = json.loads(line)
+    except ValueError:
+        return None
+    return figures if isinstance(figures, dict) else None
+
+
+def judge(name, figures, expect):
+    """Figures against their ranges, None = open → ([{measure, value, low, high, ok}], problems)"""
+    judged, problems = [], []
+    for measure, (low, high) in expect.items():
+        value = figures.get(measure)
+        ok = isinstance(value, (int, float)) and (low is None or low <= value) and (high is None or value <= high)
+        judged.append({"measure": measure, "value": value, "low": low, "high": high, "ok": ok})
+        if value is None:
+            problems.append(f"{name}: there is no {measure}")
+        elif not ok:
+            problems.append(f"{name}: {report.judgement(judged[-1])}")
+    return judged, problems
+
+
+# ---------------------------------------------------------------------------------------------------------------- modes
+
+
+def smoke(names, folder):
     """Every script for a few steps: it must end by itself and leave a model, a checkpoint and finite metrics."""
-    problems = []
     for script, flags in TABLE["smoke"].items():
         if names and script not in names and Path(script).stem not in names:
             continue
-        folder = new_folder(f"smoke_{Path(script).stem}")
-        done = subprocess.run(start([f"cleanrl_games/{script}", *shlex.split(flags), "--run-dir", folder]), cwd=ROOT)
-        if done.returncode != 0:
-            problems.append(f"{script} ended with exit code {done.returncode}")
-            continue
-        missing = [name for name in ("checkpoint.pt", "model.zip", "config.yaml", "script.py") if not (folder / name).exists()]
-        values = [value for row in metrics_of(folder) for value in row.values()]
-        if missing or not values or not all(math.isfinite(value) for value in values):
-            problems.append(f"{script}: missing {missing}" if missing else f"{script}: metrics are empty or not finite")
-    missing = sorted(path.name for path in (ROOT / "cleanrl_games").glob("*_*.py") if path.name not in TABLE["smoke"])
-    return problems + [f"{name} has no line under smoke in benchmark.yaml" for name in missing if not names and name != "__init__.py"]
+        run_dir = folder / f"smoke_{Path(script).stem}"
+        words = [f"cleanrl_games/{script}", *shlex.split(flags), "--run-dir", run_dir]
+        problem, _, said = execute(words, TABLE["minutes"]["smoke"])
+        if not problem:
+            missing = [name for name in ("checkpoint.pt", "model.zip", "config.yaml", "script.py") if not (run_dir / name).exists()]
+            values = [value for row in metrics_of(run_dir) for value in row.values()]
+            finite = values and all(math.isfinite(value) for value in values)
+            problem = f"left no {' and no '.join(missing)}" if missing else "" if finite else "logged no or no finite metrics"
+        yield {"script": script, **said, "problems": [f"{script} {problem}"] if problem else []}
+    for path in sorted((ROOT / "cleanrl_games").glob("*_*.py")):
+        if path.name not in TABLE["smoke"] and not names and path.name != "__init__.py":
+            yield {
+                "script": path.name,
+                "command": "",
+                "seconds": 0.0,
+                "problems": [f"{path.name} has no line under smoke in benchmark.yaml"],
+            }
 
 
-def speed(games):
-    """Each game's bench; its figures are compared with their floors, and all of them are printed as one JSON object."""
-    problems, figures = [], {}
+def speed(games, folder):
+    """Each game's bench; its figures are compared with their floors and ceilings."""
     for game, entry in TABLE["speed"].items():
         if games and game not in games:
             continue
-        process = subprocess.Popen(start([entry["bench"]]), cwd=ROOT, stdout=subprocess.PIPE, text=True)
-        last = ""
-        for line in process.stdout:
-            print(line, end="", flush=True)
-            last = line if line.strip() else last
-        if process.wait() != 0:
-            problems.append(f"{entry['bench']} ended with exit code {process.returncode}")
-            continue
-        figures[game] = json.loads(last)
-        for name, floor in entry.get("floors", {}).items():
-            if figures[game][name] < floor:
-                problems.append(f"{game}: {name} is {figures[game][name]:.3g}, its floor is {floor}")
-        for name, ceiling in entry.get("ceilings", {}).items():
-            if figures[game][name] > ceiling:
-                problems.append(f"{game}: {name} is {figures[game][name]:.3g}, its ceiling is {ceiling}")
-    for problem in problems:
-        print(f"REGRESSION {problem}", file=sys.stderr)
-    print(json.dumps(figures[games[0]] if len(games) == 1 and games[0] in figures else figures))
-    return problems
+        problem, last, said = execute([entry["bench"]], TABLE["minutes"]["speed"])
+        figures = json_of(last)
+        if figures is None and not problem:
+            problem = "did not end with a line that is a JSON object"
+        expect = {name: (floor, None) for name, floor in entry.get("floors", {}).items()}
+        expect |= {name: (None, ceiling) for name, ceiling in entry.get("ceilings", {}).items()}
+        judged, problems = judge(game, figures, expect) if not problem else ([], [f"{entry['bench']} {problem}"])
+        yield {"game": game, **said, "figures": figures or {}, "judged": judged, "problems": problems}
 
 
-def learn(games):
-    """Learning runs with a fixed seed and budget, their curves, and one table of what came out against what was expected."""
-    report = new_folder("learn")
-    problems, rows = [], ["| game | run | measure | value | expected | |", "|---|---|---|---|---|---|"]
+def fill(flags, game, folder):
+    """Words of an entry's flags. {name} is the folder of the game's entry of that name, made in this run or else in the newest
+    that has it; {folder} is the entry's own; a word with * stands for the files it matches."""
+    words, own = [], folder
+    for word in shlex.split(flags):
+        for name in re.findall(r"\{(\w+)\}", word):
+            earlier = sorted(RUNS.glob(f"*/{game}_{name}"), key=lambda path: path.stat().st_mtime, reverse=True)
+            done = [path for path in (own.with_name(f"{game}_{name}"), *earlier) if (path / "measures.json").exists()]
+            if name != "folder" and not done:
+                raise FileNotFoundError(f"needs {game}/{name}, and no run of that has ended well")
+            found = own if name == "folder" else done[0]
+            word = word.replace(f"{{{name}}}", str(found))
+        matches = sorted(glob.glob(word)) if "*" in word else [word]
+        if not matches:
+            raise FileNotFoundError(f"found nothing at {word}")
+        words += matches
+    return words
 
-    def judge(game, name, measure, value, low, high):
-        good = low <= value <= high
-        rows.append(f"| {game} | {name} | {measure} | {value:.3f} | {low} – {high} | {'ok' if good else '**regression**'} |")
-        if not good:
-            problems.append(f"{game}/{name}: {measure} is {value:.3f}, expected {low} – {high}")
 
+def learn(names, folder):
+    """Learning runs with a fixed seed and budget, and tools that judge what came out, in the table's order."""
     for game, entries in TABLE["learn"].items():
-        if games and game not in games:
-            continue
         for entry in entries:
-            folder = report / f"{game}_{entry['name']}"
-            done = subprocess.run(start([f"cleanrl_games/{entry['script']}", *shlex.split(entry["flags"]), "--run-dir", folder]), cwd=ROOT)
-            if done.returncode != 0:
-                problems.append(f"{game}/{entry['name']} ended with exit code {done.returncode}")
+            name = f"{game}/{entry['name']}"
+            if names and game not in names and name not in names:
                 continue
-            history = metrics_of(folder)
-            plot_curves(history, entry["curves"], folder.with_suffix(".png"), f"{game} · {entry['name']}")
-            for measure, (low, high) in entry["expect"].items():
-                judge(game, entry["name"], measure, [row[measure] for row in history if measure in row][-1], low, high)
+            own = folder / f"{game}_{entry['name']}"
+            result = {"game": game, "name": entry["name"], "folder": own.name, "curves": {}, "judged": [], "command": "", "seconds": 0.0}
+            try:
+                flags = fill(entry["flags"], game, own)
+            except FileNotFoundError as error:
+                yield {**result, "problems": [f"{name} {error}"]}
+                continue
+            if "tool" in entry:
+                own.mkdir()
+                problem, last, said = execute([entry["tool"], *flags], minutes_of(entry))
+                logged = (own / "metrics.jsonl").exists()
+                figures = {key: value for row in metrics_of(own) for key, value in row.items()} if logged else json_of(last)
+                problem = problem or ("" if figures is not None else "left no metrics.jsonl and no JSON object as its last line")
+            else:
+                problem, _, said = execute([f"cleanrl_games/{entry['script']}", *flags, "--run-dir", own], minutes_of(entry))
+                if not problem:
+                    history = metrics_of(own)
+                    figures = {key: value for row in history for key, value in row.items()}  # the last of each
+                    result["curves"] = curves_of(history, entry.get("curves", ()))
+                    result["steps"], result["minutes"] = history[-1]["global_step"], history[-1]["time"] / 60
+                    plot_curves(history, entry.get("curves", ()), own.with_suffix(".png"), f"{game} · {entry['name']}")
+            if problem:
+                yield {**result, **said, "problems": [f"{name} {problem}"]}
+                continue
+            expect = dict(entry.get("expect", {}))
             if "quarter" in entry:
-                judge(game, entry["name"], "against itself at a quarter", play_quarter(folder, history), *entry["quarter"])
-    table = "\n".join(rows) + "\n"
-    run.write_atomically(report / "table.md", lambda path: path.write_text(table))
-    print(table, f"\ncurves and table: {report}", sep="")
-    return problems
+                figures["against itself at a quarter"] = play_quarter(own, history)
+                expect["against itself at a quarter"] = entry["quarter"]
+            judged, problems = judge(name, figures, expect)
+            run.write_atomically(own / "measures.json", lambda path, figures=figures: path.write_text(json.dumps(figures, indent=1) + "\n"))
+            result["figures"] = figures if "tool" in entry else {}
+            yield {**result, **said, "judged": judged, "problems": problems}
+
+
+def proof(_, folder):
+    """The tests that take minutes: the README's commands on a machine that has nothing yet."""
+    words = ["-m", "pytest", "-m", "slow", "-p", "no:cacheprovider"]
+    problem, last, said = execute(words, TABLE["minutes"]["proof"])
+    yield {**said, "outcome": last.strip(), "problems": [f"the slow tests: pytest {problem} ({last.strip()})"] if problem else []}
+
+
+def minutes_of(entry):
+    """The stated time of a learn entry: its `minutes`, or its --max-minutes and half of that for what comes after it."""
+    budget = re.search(r"--max-minutes[ =]([\d.]+)", entry["flags"])
+    return entry.get("minutes", 1.5 * float(budget[1]) if budget else TABLE["minutes"]["learn"])
 
 
 def play_quarter(folder, history):
@@ -111,11 +203,19 @@ def play_quarter(folder, history):
     quarter = models[min(models, key=lambda step: abs(step - history[-1]["global_step"] / 4))]
     output = folder / "quarter.json"
     words = ["cleanrl_games/tools/evaluate.py", folder, "--against", quarter, "--episodes", 1000, "--json", output]
-    subprocess.run(start(words), cwd=ROOT, check=True)
-    return json.loads(output.read_text())["results"][0]["win_rate"]
+    problem, _, _ = execute(words, TABLE["minutes"]["learn"])
+    return None if problem else json.loads(output.read_text())["results"][0]["win_rate"]
+
+
+def curves_of(history, names, points=400):
+    """{name: [(step, value)]}, thinned to what a picture can show; the last point stays."""
+    curves = {name: [(row["global_step"], row[name]) for row in history if name in row] for name in names}
+    return {name: curve[:: -max(1, len(curve) // points)][::-1] for name, curve in curves.items()}
 
 
 def plot_curves(history, names, path, title):
+    if not names:
+        return
     import matplotlib
 
     matplotlib.use("Agg")
@@ -134,22 +234,69 @@ def plot_curves(history, names, path, title):
     plt.close(figure)
 
 
-def new_folder(name):
-    folder = ROOT / "runs" / "benchmark" / f"{name}_{time.strftime('%Y%m%d_%H%M%S')}"
+MODES = {"smoke": smoke, "speed": speed, "learn": learn, "proof": proof}
+
+
+def stated_minutes():
+    """What `all` may take on two idle cores, by mode."""
+    table = TABLE["minutes"]
+    counted = {"smoke": table["smoke"] * len(TABLE["smoke"]), "speed": table["speed"] * len(TABLE["speed"]), "proof": table["proof"]}
+    return {**counted, "learn": sum(minutes_of(entry) for entries in TABLE["learn"].values() for entry in entries)}
+
+
+def benchmark(modes, names):
+    """Runs the modes; results.json and the report grow with every step, so a run that was stopped leaves what it has."""
+    folder = RUNS / time.strftime("%Y%m%d_%H%M%S")
     folder.mkdir(parents=True)
-    return folder
+    results = {"command": shlex.join(["./benchmark.sh", *sys.argv[1:]]), "started": time.strftime("%Y-%m-%d %H:%M:%S"), "complete": False}
+    results |= {"stated_minutes": stated_minutes() if len(modes) > 1 else {}, "machine": report.describe_machine(ROOT), "seconds": 0.0}
+    if len(modes) > 1:
+        print(f"On two idle cores this takes up to {sum(results['stated_minutes'].values()):.0f} minutes.", flush=True)
+    start = time.time()
+    try:
+        for mode in modes:
+            results[mode] = []
+            for result in MODES[mode](names, folder):
+                results[mode].append(result)
+                results["seconds"] = round(time.time() - start, 1)
+                report.save(folder, results, ROOT)
+                for problem in result["problems"]:
+                    print(f"REGRESSION {problem}", file=sys.stderr, flush=True)
+        results["complete"] = True
+    except KeyboardInterrupt:
+        print("Stopped.", file=sys.stderr)
+    report.save(folder, results, ROOT)
+    for row in results.get("learn", []):
+        for judged in row["judged"]:
+            print(f"{row['game']}/{row['name']}: {report.judgement(judged)}")
+    print(f"report: {folder / 'report.html'}", flush=True)
+    if modes == ["speed"]:
+        figures = {row["game"]: row["figures"] for row in results["speed"]}
+        print(json.dumps(figures[names[0]] if len(names) == 1 else figures))
+    problems = report.problems_of(results)
+    if len(modes) > 1:
+        print("\n".join([f"REGRESSION {problem}" for problem in problems] or ["No regression."]), file=sys.stderr)
+    return 1 if problems or not results["complete"] else 0
+
+
+def main(words):
+    if words[:1] == ["--compare"] and len(words) == 3:
+        print(f"report: {report.compare(*words[1:], ROOT)}")
+        return 0
+    if words == ["all"]:
+        return benchmark(list(MODES), [])
+    known = {mode: ", ".join(TABLE[mode]) for mode in ("smoke", "speed", "learn")}
+    if not words or words[0] not in known:
+        raise SystemExit(
+            f"usage: benchmark.sh smoke [script] | speed [game] | learn [game or game/entry] | all | --compare A B. Known: {known}"
+        )
+    entries = {f"{game}/{entry['name']}" for game in TABLE["learn"] for entry in TABLE["learn"][game]} if words[0] == "learn" else set()
+    stems = {Path(script).stem for script in TABLE["smoke"]} if words[0] == "smoke" else set()
+    for name in words[1:]:
+        if name not in {*TABLE[words[0]], *entries, *stems}:
+            raise SystemExit(f"{words[0]} knows no {name!r}. There are: {', '.join([*TABLE[words[0]], *sorted(entries)])}.")
+    return benchmark(words[:1], words[1:])
 
 
 if __name__ == "__main__":
-    modes = {"smoke": smoke, "speed": speed, "learn": learn}
-    if len(sys.argv) < 2 or sys.argv[1] not in modes:
-        known = {mode: ", ".join(TABLE[mode]) for mode in modes}
-        raise SystemExit(f"usage: benchmark.sh smoke | speed [game] | learn [game]. Known: {known}")
-    for name in sys.argv[2:]:
-        if name not in TABLE[sys.argv[1]] and not any(Path(script).stem == name for script in TABLE["smoke"]):
-            raise SystemExit(f"{sys.argv[1]} knows no {name!r}. There are: {', '.join(TABLE[sys.argv[1]])}.")
-    found = modes[sys.argv[1]](sys.argv[2:])
-    if sys.argv[1] != "speed":
-        for problem in found:
-            print(f"REGRESSION {problem}", file=sys.stderr)
-    raise SystemExit(1 if found else 0)
+    raise SystemExit(main(sys.argv[1:]))
