@@ -69,6 +69,7 @@ class Baselines:
         self.players = {name: player(battle_format=battle_format, start_listening=False, log_level=50) for name, player in PLAYERS.items()}
         self.battles: dict[tuple[int, int], tuple[int, DoubleBattle]] = {}
         self.corrected = 0  # orders that the request did not allow
+        self.was_random = False  # whether the last answer was one of those
 
     def answer(self, text: dict, name: str) -> int | None:
         seat, player = (text["battle"], text["side"]), self.players[name]
@@ -81,7 +82,7 @@ class Baselines:
         if text["kind"] == END:
             del self.battles[seat]
             return None
-        request = battle.last_request
+        request, self.was_random = battle.last_request, False
         # poke-env rolls the global dice: seeded from the decision's place, so that timing and num_sims change nothing.
         place = f"{self.seed} {seat} {text['episode']} {battle.turn} {json.dumps(request)}"
         before = random.getstate()
@@ -92,7 +93,7 @@ class Baselines:
             action = mdbo.from_order(player.choose_move(battle), battle)
             legal = mdbo.mask(request)
             if action == mdbo.DEFAULT or not legal[action]:
-                self.corrected += 1
+                self.corrected, self.was_random = self.corrected + 1, True
                 action = int(random.choice(np.flatnonzero(legal)))
             return action
         finally:

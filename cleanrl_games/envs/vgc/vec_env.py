@@ -28,6 +28,7 @@ NO_WINNER, TIE = -1, 2
 OPPONENTS = ("open", "random", "max_power", "heuristics")  # a seat's code -> who answers it
 JOB, START, ACTIONS = 0, 1, 2  # message types, as in sim.js
 MAGIC = 0x56474331
+RANDOM_PLAY = -1
 HEADER = 32
 # Room for the young objects of many battles (Node starts with 1 MB of it), and a full collection whenever the old ones have tripled:
 # V8's own rule lets them grow sixfold, which costs 150 MB and saves nothing measurable.
@@ -62,6 +63,8 @@ class Batch:
     """row -> the protocol lines behind it as a server would have sent them, with protocol=True"""
     errors: list[str]
     """sentences about battles or processes that broke off"""
+    played: dict[int, int]
+    """row -> what the scripted player that holds its seat played, with record=True; RANDOM_PLAY if its order was not legal"""
 
     def __post_init__(self):
         frames = self.frames
@@ -73,7 +76,9 @@ class Batch:
         self.slots, self.pass_rule = frames["slots"], frames["pass_rule"]  # (n, 2, 45), (n,)
         self.ints, self.floats = frames["ints"], frames["floats"]  # (n, INTS) int16, (n, FLOATS) float32
         self.key = 2 * self.battle + self.side
-        self.decisions = np.flatnonzero(self.kind != END)  # rows to answer
+        self.scripted = np.zeros(len(frames), bool)  # rows of scripted seats, to be looked at only
+        self.scripted[list(self.played)] = True
+        self.decisions = np.flatnonzero((self.kind != END) & ~self.scripted)  # rows to answer
         self.ends = np.flatnonzero(self.kind == END)  # rows that close an episode and carry its last observation
 
     def __len__(self) -> int:
@@ -182,6 +187,7 @@ class VGCVecEnv:
     opponents: seats held by poke-env's players. {"heuristics": 0.25, …}: the share of battles, drawn anew (with the seat) for
         each battle; or one pair a battle, e.g. [("open", "random"), …]. Names: random, max_power, heuristics
     protocol, logs: also hand over each decision's protocol lines, each battle's log
+    record: also hand over the decisions of scripted seats, with what they played: rows in `batch.played`, not in `batch.decisions`
     """
 
     def __init__(
@@ -199,6 +205,7 @@ class VGCVecEnv:
         fast_dispatch: bool = True,
         protocol: bool = False,
         logs: bool = False,
+        record: bool = False,
         timeout: float = 300.0,
     ):
         if num_battles < 1 or not 1 <= num_sims <= num_battles:
@@ -224,6 +231,7 @@ class VGCVecEnv:
             "dispatch": fast_dispatch,
             "protocol": protocol,
             "logs": logs,
+            "record": record,
             "fixed": fixed,
             "mix": shares,
         }
@@ -305,7 +313,7 @@ class VGCVecEnv:
     def recv(self, wait: str = "all") -> Batch:
         """Every decision that became pending. wait="all" lets each process finish what it was sent first, so that the order of
         rows depends on nothing but the seed and the actions; wait="any" returns as soon as one process has answered."""
-        frames, finished, errors, protocol, logs = self.backlog, self.backlog_finished, self.backlog_errors, {}, {}
+        frames, finished, errors, protocol, logs, played = self.backlog, self.backlog_finished, self.backlog_errors, {}, {}, {}
         self.backlog, self.backlog_finished, self.backlog_errors = [], [], []
         self.resume_scripted()
         while True:
@@ -332,11 +340,11 @@ class VGCVecEnv:
                 if len(got):
                     frames.append(got)
                     self.episodes[got["battle"]] = got["episode"]
-                self.note(sim, texts, offset, finished, errors, protocol, logs)
+                self.note(sim, texts, offset, finished, errors, protocol, logs, played)
         joined = frames[0] if len(frames) == 1 else np.concatenate([np.empty(0, self.dtype), *frames])
-        batch = Batch(joined, np.array([tuple(row) for row in finished], FINISHED), logs, protocol, errors)
+        batch = Batch(joined, np.array([tuple(row) for row in finished], FINISHED), logs, protocol, errors, played)
         self.last[batch.key] = joined
-        self.pending[batch.key] = batch.kind != END  # a battle's end and its successor's preview come in this order
+        self.pending[batch.key] = (batch.kind != END) & ~batch.scripted  # a battle's end and its successor's preview come in this order
         return batch
 
     def ready(self, busy: list[Sim]) -> list[Sim]:
@@ -349,7 +357,7 @@ class VGCVecEnv:
             raise TimeoutError(f"Node processes {names} of VGCVecEnv gave no answer for {self.timeout:.0f} s. They said: {busy[0].said()}")
         return [sim for sim in busy if sim.read_fd in events]
 
-    def note(self, sim: Sim, texts: list[dict], offset: int, finished, errors, protocol, logs) -> None:
+    def note(self, sim: Sim, texts: list[dict], offset: int, finished, errors, protocol, logs, played) -> None:
         """Files a reply's text: finished battles, logs, protocol lines, and what scripted players are asked."""
         answers = []
         for text in texts:
@@ -364,6 +372,8 @@ class VGCVecEnv:
             elif text["player"]:
                 action = self.baselines.answer(text, OPPONENTS[text["player"]])
                 if action is not None:
+                    if self.job["record"]:
+                        played[offset + text["row"]] = RANDOM_PLAY if self.baselines.was_random else action
                     # Between two scripted players a battle never waits for the caller: it moves one step a recv().
                     queue = self.deferred[sim.number] if text["opponent"] else answers
                     queue.append((text["battle"], text["side"], action, text["episode"]))

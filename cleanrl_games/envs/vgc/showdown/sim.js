@@ -86,7 +86,7 @@ class Table {
     this.pending = [false, false];
     this.retries = [0, 0];
     this.score = [0, 0];
-    this.views = this.players.map((code, side) => code ? null : new PlayerView(`p${side + 1}`, job.view));
+    this.views = this.players.map((code, side) => code && !job.record ? null : new PlayerView(`p${side + 1}`, job.view));
     this.lines = this.players.map(code => code || job.protocol ? [] : null);
     const made = createBattle(job.battleFormat, job.teams[0], job.teams[1], job.seed, this.index, this.episode, (type, data) => {
       if (type === 'sideupdate' && data.includes('|error|')) this.errors.push(data);
@@ -205,7 +205,7 @@ class Table {
   emit(side, kind, request, reward, terminated, truncated, retry, winner) {
     const code = this.players[side];
     let row = -1;
-    if (!code) {
+    if (!code || (job.record && kind !== END)) {
       row = frames;
       reserve(frames + 1);
       const at = HEADER + frames++ * FRAME;
