@@ -5,7 +5,7 @@ A recurrent player also has `start(rows)`, called with the rows it plays before 
 
 import numpy as np
 
-from .contract import NO_OP
+from .contract import NO_OP, TERM_INDEX, TICK_RATE
 from .vec_env import RocketLeagueVecEnv
 
 
@@ -46,3 +46,19 @@ def play_kickoffs(player, opponent, num_kickoffs, seed=1, team_size=1, video="",
     if recorder:
         recorder.save(video)
     return scores, lengths
+
+
+def touches_per_minute(player, env, seconds):
+    """Touches per car and minute when every car of `env` is played by `player`"""
+    rows, actions, touches = np.arange(env.num_agents), np.full(env.num_agents, NO_OP, np.int64), 0.0
+    begin = getattr(player, "start", lambda rows: None)
+    begin(rows)
+    steps = round(seconds * TICK_RATE / env.action_repeat)
+    for _ in range(steps):
+        player.act(env.obs, env.masks, rows, actions)
+        _, _, _, terminated, truncated, info = env.step(actions)
+        touches += float(info["terms"][:, TERM_INDEX["touch"]].sum())
+        over = np.flatnonzero((terminated | truncated)[env.agent_arena])
+        if len(over):
+            begin(over)
+    return touches / env.num_agents * 60 / seconds
