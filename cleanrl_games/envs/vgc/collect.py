@@ -1,0 +1,130 @@
+"""Scripted players play each other, every core of the machine, and what they saw and did becomes a set of demonstrations.
+
+process × workers:  VGCVecEnv(opponents=(expert, expert), record=True) ──> Writer ──> shards
+                                      └─ battles, rows, finished shards ──> queue ──> index.json, progress
+"""
+
+import itertools
+import multiprocessing
+import os
+import queue
+import signal
+import traceback
+from pathlib import Path
+
+import numpy as np
+
+from cleanrl_games.envs.vgc import demonstrations as demos
+from cleanrl_games.envs.vgc.match import BASELINES
+from cleanrl_games.envs.vgc.teams import TeamPool
+from cleanrl_games.envs.vgc.vec_env import OPPONENTS, RANDOM_PLAY, VGCVecEnv
+
+TABLES = 32  # battles at a time of one process
+GENERATED = 1024  # teams, when generated ones are asked for
+
+
+def team_mix(sources, battle_format: str) -> list[str]:
+    """Packed training teams of all sources; each source is drawn equally often, however many teams it has."""
+    pools = [TeamPool(source, battle_format, size=GENERATED).packed for source in sources]
+    most = max(map(len, pools))
+    return [team for pool in pools for team in (pool * (most // len(pool) + 1))[:most]]
+
+
+def pack(frames: np.ndarray, actions: np.ndarray) -> np.ndarray:
+    """Frames of VGCVecEnv and what was played → ROWs; a play of dice (RANDOM_PLAY) is nothing to learn from."""
+    rows = np.zeros(len(frames), demos.ROW)
+    for name in ("ints", "floats", "slots", "pass_rule", "kind"):
+        rows[name] = frames[name]
+    rows["known"] = np.where(actions == RANDOM_PLAY, 0, demos.FIRST | demos.SECOND)
+    rows["action"] = np.maximum(actions, 0)
+    return rows
+
+
+def record(battle_format, teams, experts, num_battles, seed):
+    """Plays `num_battles` battles → for each: (number of rows, [(rows, side, source, outcome) of both seats])"""
+    tables = min(TABLES, num_battles)
+    quota = np.full(tables, num_battles // tables) + (np.arange(tables) < num_battles % tables)
+    pairs = list(itertools.islice(itertools.cycle(itertools.product(experts, repeat=2)), tables))
+    streams, done = {}, 0
+    with VGCVecEnv(tables, 1, battle_format, teams, seed=seed, opponents=pairs, record=True) as env:
+        while done < num_battles:
+            batch = env.recv()
+            seen = sorted(batch.played)
+            packed = pack(batch.frames[seen], np.array([batch.played[row] for row in seen], np.int64))
+            for row, decision in zip(seen, packed):
+                stream = streams.setdefault((batch.battle[row], batch.episode[row], batch.side[row]), [])
+                if batch.retry[row]:
+                    stream.pop()  # asked again, because the answer was unavailable for a hidden reason
+                stream.append(decision)
+            for end in batch.finished:
+                seats = [streams.pop((end["battle"], end["episode"], side), []) for side in (0, 1)]
+                if end["episode"] >= quota[end["battle"]] or end["winner"] < 0:
+                    done += int(end["episode"] < quota[end["battle"]])  # truncated: counted, so that it cannot go on for ever
+                    continue
+                done += 1
+                yield [
+                    (np.array(rows, demos.ROW), side, OPPONENTS[end[f"p{side + 1}"]], demos.outcome(end["winner"], side))
+                    for side, rows in enumerate(seats)
+                ]
+
+
+def worker_main(folder, name, settings, report):
+    """The life of a collecting process; ends with its parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    parent = os.getppid()
+    try:
+        writer = demos.Writer(folder, name)
+        for battle in record(**settings):
+            report.put(("battle", sum(len(rows) for rows, *_ in battle), writer.add(battle)))
+            if os.getppid() != parent:
+                return
+        report.put(("end", 0, writer.flush()))
+    except Exception:
+        report.put(("error", 0, traceback.format_exc()))
+
+
+def collect(folder, battle_format, experts, team_sources, num_battles, seed, workers, progress, stopping=()):
+    """Brings the set in `folder` to `num_battles` battles. `progress(battles, rows)`; ends early once `stopping` is not empty."""
+    unknown = sorted(set(experts) - set(BASELINES))
+    if unknown or not experts:
+        raise demos.DemonstrationError(f"There is no expert {', '.join(unknown) or 'given'}: choose from {', '.join(BASELINES)}.")
+    folder = Path(folder)
+    index = demos.read_index(folder, battle_format) if (folder / "index.json").exists() else demos.new_index(battle_format)
+    there = sum(shard["battles"] for shard in index["shards"])
+    missing, done, rows = num_battles - there, 0, 0
+    if missing <= 0:
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    teams = team_mix(team_sources, battle_format)
+    workers = max(1, min(workers, missing))
+    context = multiprocessing.get_context("spawn")
+    report, processes = context.Queue(), []
+    for number in range(workers):
+        settings = {"battle_format": battle_format, "teams": teams, "experts": tuple(experts)}
+        settings |= {"num_battles": missing // workers + (number < missing % workers), "seed": seed * 1000 + 7 * there + number}
+        words = (folder, f"{there:06d}_{number}_", settings, report)
+        processes.append(context.Process(target=worker_main, args=words, name=f"collect-{number}", daemon=True))
+    try:
+        for process in processes:
+            process.start()
+        working = workers
+        while working and not stopping:
+            try:
+                kind, count, shard = report.get(timeout=1.0)
+            except queue.Empty:
+                dead = [process for process in processes if process.exitcode not in (None, 0)]
+                if dead:
+                    raise RuntimeError(f"Collecting process {dead[0].pid} died with exit code {dead[0].exitcode}.") from None
+                continue
+            if kind == "error":
+                raise RuntimeError(f"A collecting process failed:\n{shard}")
+            done, rows, working = done + (kind == "battle"), rows + count, working - (kind == "end")
+            if shard:
+                index["shards"].append(shard)
+                demos.write_index(folder, index)
+            progress(there + done, rows)
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.join()
