@@ -1,0 +1,428 @@
+"""recurrent_ppo_rocketleague.py: its maths against closed forms, its actor's bookkeeping, and runs as a user starts them."""
+
+import csv
+import dataclasses
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import RocketSim
+import torch
+
+from cleanrl_games import recurrent_ppo_rocketleague as script
+from cleanrl_games.envs import run
+from cleanrl_games.envs.rocketleague import NUM_ACTIONS, NUM_OBS, contract, ratings
+
+ROOT = Path(__file__).resolve().parents[1]
+SMALL = {
+    "rnn_size": 32, "num_agents": 24, "rollout_steps": 64, "sequence_length": 16, "minibatch_size": 512, "eval_episodes": 4,
+    "eval_seconds": 3.0, "eval_frequency": 0,
+}  # fmt: skip
+FLAGS = [word for name, value in SMALL.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+
+
+def start(folder, *flags, resume=False):
+    where = ["--resume", str(folder)] if resume else [*FLAGS, "--run-dir", str(folder)]
+    words = [sys.executable, "cleanrl_games/recurrent_ppo_rocketleague.py", *where, *map(str, flags)]
+    return subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def finish(process, code=0, seconds=150):
+    output, _ = process.communicate(timeout=seconds)
+    assert process.returncode == code, output
+    return output
+
+
+def metrics_of(folder):
+    return [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
+
+
+# ---------------------------------------------------------------------------------------------------------------- maths
+
+
+def test_gae_is_the_discounted_sum_of_td_errors_within_a_game():
+    """Against its definition, Σ (γλ)^k δ, each start by itself; a goal leaves no value behind, a time-out the bootstrap's."""
+    torch.manual_seed(1)
+    T, gamma, lam = 10, 0.9, 0.7
+    rewards, values, next_value = torch.randn(T, 3), torch.randn(T, 3), torch.randn(3)
+    terminated, truncated, bootstrap = torch.zeros(T, 3, dtype=torch.bool), torch.zeros(T, 3, dtype=torch.bool), torch.zeros(T, 3)
+    terminated[4, 0], truncated[6, 1], bootstrap[6, 1] = True, True, 1.7
+    advantages = script.gae(rewards, values, next_value, terminated, truncated, bootstrap, gamma, lam)
+    for column in range(3):
+        for t in range(T):
+            expected = 0.0
+            for k in range(t, T):
+                following = values[k + 1, column] if k + 1 < T else next_value[column]
+                if terminated[k, column]:
+                    following = 0.0
+                if truncated[k, column]:
+                    following = bootstrap[k, column]
+                expected += (gamma * lam) ** (k - t) * float(rewards[k, column] + gamma * following - values[k, column])
+                if terminated[k, column] or truncated[k, column]:
+                    break
+            assert float(advantages[t, column]) == pytest.approx(expected, abs=1e-5)
+
+
+def test_ppo_loss_clips_only_the_side_that_would_go_further():
+    logratio = torch.tensor([0.5, -0.5, 0.5, -0.5])
+    advantages = torch.tensor([1.0, 1.0, -1.0, -1.0])
+    policy, value, stats = script.ppo_losses(logratio, torch.zeros(4), advantages, torch.ones(4), torch.zeros(4), 0.2)
+    expected = np.mean([-1.2, -np.exp(-0.5), np.exp(0.5), 0.8])
+    assert float(policy) == pytest.approx(expected, abs=1e-6) and float(value) == 0.5 and float(stats[2]) == 1.0
+
+
+def unroll_inputs(gates, size=5, batch=4, length=6, states=1):
+    generator = torch.Generator().manual_seed(2)
+
+    def draw(*shape):
+        return torch.randn(*shape, dtype=torch.float64, generator=generator)
+
+    return draw(length, batch, gates * size), draw(gates * size, size), draw(batch, states * size), torch.ones(length, batch, 1).double()
+
+
+def test_lstm_unroll_equals_torchs_lstm_and_its_gradients():
+    gates, weight, state, keep = unroll_inputs(4, states=2)
+    outputs, last = script.LSTMUnroll.apply(gates, weight, state, keep)
+    theirs = torch.nn.LSTM(20, 5, bias=False).double()
+    order = torch.tensor([0, 1, 3, 2])  # torch: input, forget, candidate, output
+    with torch.no_grad():
+        theirs.weight_ih_l0.copy_(torch.eye(20).view(4, 5, 20)[order].flatten(0, 1))
+        theirs.weight_hh_l0.copy_(weight.view(4, 5, 5)[order].flatten(0, 1))
+    hidden, cell = (part.contiguous()[None] for part in state.chunk(2, 1))
+    expected, (last_hidden, last_cell) = theirs(gates, (hidden, cell))
+    assert torch.allclose(outputs, expected) and torch.allclose(last, torch.cat([last_hidden[0], last_cell[0]], 1))
+    keep[3, 1] = keep[2, 0] = 0.0
+    gates.requires_grad_()
+    weight.requires_grad_()
+    assert torch.autograd.gradcheck(lambda g, w: script.LSTMUnroll.apply(g, w, state, keep)[0], (gates, weight))
+
+
+def test_gru_unroll_equals_torchs_gru():
+    gates, weight, state, keep = unroll_inputs(3)
+    outputs, last = script.gru_unroll(gates, weight, state, keep)
+    theirs = torch.nn.GRU(15, 5, bias=False).double()
+    with torch.no_grad():
+        theirs.weight_ih_l0.copy_(torch.eye(15))
+        theirs.weight_hh_l0.copy_(weight)
+    expected, _ = theirs(gates, state[None])
+    assert torch.allclose(outputs, expected) and torch.equal(outputs[-1], last)
+
+
+@pytest.mark.parametrize("recurrent", ["lstm", "gru"])
+def test_a_new_game_begins_with_an_empty_memory(recurrent):
+    torch.manual_seed(0)
+    agent = script.Agent(recurrent, 16)
+    obs, keep, full = torch.randn(8, 3, NUM_OBS), torch.ones(8, 3, 1), torch.randn(3, agent.state_size)
+    keep[5, 1] = 0.0
+    with torch.no_grad():
+        features, _ = agent.unroll(obs, full, keep)
+        again, _ = agent.unroll(obs[5:], torch.zeros_like(full), keep[5:])
+        never, _ = agent.unroll(obs, full, torch.ones_like(keep))
+    assert torch.allclose(features[5:, 1], again[:, 1], atol=1e-6)
+    assert not torch.allclose(features[5:, 1], never[5:, 1], atol=1e-3) and torch.allclose(features[:, 2], never[:, 2], atol=1e-6)
+
+
+def test_actions_are_drawn_by_their_probabilities_and_never_masked():
+    torch.manual_seed(3)
+    agent, obs = script.Agent("lstm", 16), torch.randn(1, NUM_OBS).expand(40_000, -1)
+    torch.nn.init.normal_(agent.policy.weight, 0, 1.0)
+    masks = torch.rand(1, NUM_ACTIONS).expand(40_000, -1) < 0.4
+    with torch.no_grad():
+        actions, logprob, _, _ = agent.act(obs, masks, torch.zeros(len(obs), agent.state_size), torch.Generator().manual_seed(1))
+        best, _, _, _ = agent.act(obs[:1], masks[:1], torch.zeros(1, agent.state_size), deterministic=True)
+        chances = agent.logprobs(agent.step(obs[:1], torch.zeros(1, agent.state_size))[0], masks[:1])[0].exp()
+    seen = torch.bincount(actions, minlength=NUM_ACTIONS) / len(actions)
+    assert (seen - chances).abs().max() < 5 * 0.5 / len(actions) ** 0.5 and (seen[~masks[0]] == 0).all()
+    assert torch.allclose(logprob.exp(), chances[actions], atol=1e-6) and int(best) == int(chances.argmax())
+
+
+# ---------------------------------------------------------------------------------------------- opponents, ratings, stages
+
+
+def test_samplers_follow_their_formulas():
+    args = script.Args(sampler_temperature=0.5, elo_window=200.0, target_win_rate=0.5)
+    elos, ages, elo = [1500.0, 900.0, 1000.0, 1400.0], [3, 2, 1, 0], 1400.0
+    found = {name: sampler(elos, ages, elo, args) for name, sampler in script.SAMPLERS.items()}
+    assert set(found) == {"uniform", "elo_weighted", "recent_weighted", "difficulty_adjusted"}
+    for chances in found.values():
+        assert chances.sum() == pytest.approx(1.0) and (chances > 0).all()
+    assert found["uniform"] == pytest.approx([0.25] * 4)
+    assert found["elo_weighted"][3] / found["elo_weighted"][2] == pytest.approx(np.exp(400 / 200 / 0.5))
+    assert found["recent_weighted"][3] / found["recent_weighted"][0] == pytest.approx(np.exp(1 / 0.5))
+    assert found["difficulty_adjusted"].argmax() == 3
+    easier = script.difficulty_adjusted(elos, ages, elo, dataclasses.replace(args, target_win_rate=10 / 11))  # expected against 1000
+    assert easier.argmax() == 2
+    even = script.elo_weighted(elos, ages, elo, dataclasses.replace(args, sampler_temperature=1e6))
+    assert even == pytest.approx([0.25] * 4, abs=1e-4)
+    for name, sampler in script.SAMPLERS.items():
+        assert sampler([1500.0], [0], 900.0, args) == pytest.approx([1.0]), name
+
+
+def league_of(**changes):
+    args = script.Args(**{**SMALL, "league_size": 3, **changes})
+    return script.League(args, script.Board(args, 4))
+
+
+def test_weak_members_leave_and_anchors_never():
+    league = league_of(min_elo_diff=300.0)
+    for number, elo in enumerate((1000.0, 1350.0, 1600.0)):
+        league.agent["elo"] = elo
+        league.join(f"s{number}", torch.full((4,), float(number)))
+    league.prune()
+    assert [member["name"] for member in league.members] == ["rule", "random", "s1", "s2"]
+    league.agent["elo"] = 9999.0
+    league.join("s3", torch.zeros(4))
+    league.join("s4", torch.full((4,), 4.0))  # full: the weakest past self makes room, not a weaker anchor
+    assert [member["name"] for member in league.members] == ["rule", "random", "s2", "s3", "s4"]
+    assert len({member["row"] for member in league.members[2:]}) == 3
+    assert league.board.snapshots[league.members[-1]["row"]].tolist() == [4.0] * 4
+    league.prune()
+    assert [member["name"] for member in league.members] == ["rule", "random", "s3", "s4"]
+
+
+def test_ratings_move_and_anchors_hold(tmp_path):
+    agent, rule, other = (ratings.new_rating(name, elo) for name, elo in (("agent", 1500.0), ("rule", 1500.0), ("past", 1900.0)))
+    assert ratings.rate_match(agent, rule, [1.0], 1) == [(1508.0, 1500.0)]
+    assert rule["elo"] == 1500.0 and agent["mu"] > rule["mu"] and agent["sigma"] < 25 / 3
+    before = agent["elo"]
+    course = ratings.rate_match(agent, other, [0.0, 0.5], 2)
+    assert agent["elo"] - before == pytest.approx(1900.0 - other["elo"]) and course[-1] == (agent["elo"], other["elo"])
+    assert course[0][0] - before == pytest.approx(-16 * float(ratings.expected_score(before, 1900.0)))
+    assert (agent["games"], agent["wins"], other["wins"]) == (3, 1.5, 1.5)
+    ratings.append_games(tmp_path / "games.csv", 7, "1v1", 2, "agent", "past", [0.0, 0.5], [3.0, 60.0], course)
+    ratings.append_games(tmp_path / "games.csv", 8, "1v1", 2, "agent", "rule", [1.0], [3.0], [(1.0, 2.0)])
+    rows = list(csv.DictReader((tmp_path / "games.csv").open()))
+    assert [row["side"] for row in rows] == ["blue", "orange", "blue"] and [row["score"] for row in rows] == ["0.0", "0.5", "1.0"]
+
+
+def test_a_stage_is_passed_by_a_confident_measure_or_by_elo():
+    args = script.Args(transition_win_rate=0.6, transition_games=100)
+    assert not script.stage_passed([1.0] * 99, 0.0, 0, args)  # too few
+    assert script.stage_passed([1.0] * 70 + [0.0] * 30, 0.0, 0, args)  # 0.70 ± 0.09
+    assert not script.stage_passed([1.0] * 68 + [0.0] * 32, 0.0, 0, args)  # better than 0.6, but not surely
+    assert script.stage_passed([0.0] * 500 + [1.0] * 100, 0.0, 0, args)  # only the last games count
+    by_elo = dataclasses.replace(args, transition_elo=1600.0)
+    assert script.stage_passed([], 1601.0, 100, by_elo)
+    assert not script.stage_passed([], 1601.0, 99, by_elo) and not script.stage_passed([], 1599.0, 1000, by_elo)
+
+
+def test_rewards_go_over_from_one_stage_to_the_next():
+    args = script.Args(dense_anneal_updates=100)
+    touch, goal = contract.TERM_INDEX["touch"], contract.TERM_INDEX["goal"]
+    base = script.reward_weights("hybrid")
+    first, second, third = script.STAGE_NAMES.index("touch"), script.STAGE_NAMES.index("score"), script.STAGE_NAMES.index("1v1")
+    assert script.stage_rewards(args, first, 0)[goal] == 0 and script.stage_rewards(args, first, 0)[touch] == base[touch]
+    assert script.stage_rewards(args, second, 0)[goal] == 0
+    assert script.stage_rewards(args, second, 50)[goal] == pytest.approx(base[goal] / 2)
+    assert script.stage_rewards(args, second, 1000)[goal] == base[goal]
+    assert script.stage_rewards(args, third, 1000)[touch] == pytest.approx(base[touch] * script.STAGES[third].dense)
+    begun_there = dataclasses.replace(args, stage="1v1")
+    assert script.stage_rewards(begun_there, third, 0)[goal] == base[goal]
+    high = dataclasses.replace(args, aerial_focus=0.5, reward_weights=("touch=7",))
+    assert (
+        script.stage_rewards(high, first, 0)[touch] == 7 and script.stage_rewards(high, first, 0)[contract.TERM_INDEX["touch_height"]] > 0
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------- actor
+
+
+def short_games(monkeypatch, seconds=1.5):
+    """The curriculum with games of so many seconds, so that many end within a rollout."""
+    monkeypatch.setattr(script, "STAGES", tuple(dataclasses.replace(stage, seconds=seconds) for stage in script.STAGES))
+
+
+def actor_of(**changes):
+    args = script.Args(**{**SMALL, "num_workers": 0, **changes})
+    torch.manual_seed(0)
+    actor = script.Actor(args, 0)
+    torch.nn.init.normal_(actor.agent.policy.weight, 0, 0.5)  # far from uniform
+    board = script.Board(args, len(script.to_flat(actor.agent)))
+    return args, actor, board, script.League(args, board), script.make_storage(args)
+
+
+@pytest.mark.parametrize("recurrent", ["lstm", "gru", "none"])
+def test_the_learners_unroll_gives_the_actors_log_probs(recurrent, monkeypatch):
+    short_games(monkeypatch)
+    args, actor, board, league, s = actor_of(recurrent=recurrent)
+    for _ in range(2):
+        league.join("past", script.to_flat(actor.agent) + 0.01)
+    for version in range(2):  # the second begins in the middle of games, with memories that are not empty
+        league.publish(actor.agent, version, 4, script.stage_rewards(args, 4, 0), 0.5)
+        actor.rollout(board, s)
+    ended = s["terminated"] | s["truncated"]
+    assert ended.any() and (s["states"][0].abs().sum() > 0 or recurrent == "none")
+    chunks, length = args.rollout_steps // args.sequence_length, args.sequence_length
+    keep = torch.ones(args.rollout_steps, args.num_agents, 1)
+    keep[1:] = (~ended[:-1, :, None]).float()
+    keep[::length] = 1.0
+    for chunk in range(chunks):
+        rows = slice(chunk * length, (chunk + 1) * length)
+        with torch.no_grad():
+            features, _ = actor.agent.unroll(s["obs"][rows], s["states"][chunk], keep[rows])
+            logprobs = actor.agent.logprobs(features, s["masks"][rows]).gather(-1, s["actions"][rows][..., None]).squeeze(-1)
+            values = actor.agent.critic(features).squeeze(-1)
+        own = s["trained"][rows]
+        assert 0 < own.sum() < own.numel()
+        assert (logprobs - s["logprobs"][rows])[own].abs().max() < 1e-5 and (values - s["values"][rows])[own].abs().max() < 1e-4
+
+
+def test_opponents_stay_for_a_game_play_whole_teams_and_are_not_trained(monkeypatch):
+    short_games(monkeypatch)
+    args, actor, board, league, s = actor_of(guests=4, opponent_sampler="uniform")
+    league.join("past", script.to_flat(actor.agent))
+    league.publish(actor.agent, 3, 4, script.stage_rewards(args, 4, 0), 0.4)
+    actor.read_board(board)
+    seen, step = [], actor.env.step
+
+    def watched(actions):
+        seen.append((actor.opponent.copy(), actor.side.copy()))
+        return step(actions)
+
+    actor.env.step = watched
+    actor.rollout(board, s)
+    env, ended = actor.env, (s["terminated"] | s["truncated"]).numpy()
+    assert sorted(set(env.sizes)) == [1, 2, 3] and env.num_agents == args.num_agents
+    for t in range(1, len(seen)):
+        going_on = ~ended[t - 1][env.first]
+        for before, after in zip(seen[t - 1], seen[t]):
+            assert (before == after)[going_on].all(), "an opponent changed in mid-game"
+    for t, (opponent, side) in enumerate(seen):
+        alone = opponent[env.agent_arena] == script.SELF
+        assert (s["trained"][t].numpy() == (alone | (env.agent_team == side[env.agent_arena]))).all()
+    assert {script.SELF, script.RULE, script.RANDOM, script.FIRST_MEMBER} == set(np.concatenate([opponent for opponent, _ in seen]))
+    truncated = s["truncated"]
+    assert truncated.any() and (s["bootstrap"][truncated] != 0).all() and (s["bootstrap"][~truncated] == 0).all()
+    results = s["episodes"][: int(s["info"][3])]
+    assert len(results) == int(ended[:, env.first].sum()) and results[:, 2].max() <= 23 and int(s["info"][0]) == 3
+
+
+def test_results_are_seen_from_the_learners_side():
+    _, actor, board, league, _ = actor_of()
+    league.publish(actor.agent, 0, 2, script.stage_rewards(actor.args, 2, 0), 1.0)
+    actor.read_board(board)
+    actor.opponent[:4], actor.side[:4] = [script.RULE, script.RULE, script.SELF, 5], [0, 1, 0, 1]
+    own, _ = actor.rows()
+    actor.touched[:] = False
+    actor.touched[actor.env.first[2]] = True
+    info = {"goal": np.array([1, 1, -1, 0] + [0] * 8), "length": np.full(12, 9)}
+    rows = actor.results(np.arange(4), info, own)
+    assert rows[:, 1].tolist() == [1.0, 0.0, 0.0, 0.5]  # won, lost, (against itself: blue's score), time out
+    assert rows[:, 3].tolist() == [0.0, 0.0, 0.5, 0.0] and rows[:, 4].tolist() == [1.0, 0.0, 1.0, 0.0]
+
+
+def test_an_actor_follows_the_curriculum():
+    args, actor, board, league, s = actor_of(rollout_steps=16)
+    for stage, sizes in ((0, {1}), (3, {1, 2}), (4, {1, 2, 3})):
+        rewards = script.stage_rewards(args, stage, 10**6)
+        league.publish(actor.agent, 0, stage, rewards, 1.0)
+        actor.rollout(board, s)
+        assert s["info"][1:3].tolist() == [stage, 1.0] and set(actor.env.sizes) == sizes and actor.env.num_agents == args.num_agents
+        assert torch.equal(s["states"][0], torch.zeros_like(s["states"][0])) and np.array_equal(actor.env.reward_weights, rewards)
+        actor.rollout(board, s)
+        assert s["info"][1:3].tolist() == [stage, 0.0]
+    with pytest.raises(ValueError, match="multiple of 12"):
+        script.make_env(dataclasses.replace(args, num_agents=20), script.STAGES[4], 1)
+
+
+def test_a_broken_arena_costs_its_game_and_nothing_else(capfd):
+    args, actor, board, league, s = actor_of(rollout_steps=16)
+    league.publish(actor.agent, 0, 0, script.stage_rewards(args, 0, 0), 1.0)
+    actor.rollout(board, s)
+    ball = RocketSim.BallState()
+    ball.vel = RocketSim.Vec(float("nan"), 0.0, 0.0)
+    actor.env.arenas[5].ball.set_state(ball)
+    actor.rollout(board, s)
+    assert "not finite in arena 5" in capfd.readouterr().err
+    for name, tensor in s.items():
+        assert torch.isfinite(tensor.float()).all(), name
+    rows = actor.env._rows(5)
+    assert s["truncated"][0, rows].all() and s["truncated"][0].sum() == 2
+
+
+# ----------------------------------------------------------------------------------------------------------------- runs
+
+
+# A constant learning rate, so that nothing depends on where a run is going to end; checkpoints and rating matches at the same updates,
+# since both leave traces (rebuilt arenas, ratings). Every game counts as success, so that the run passes two stages.
+WHOLE = (
+    "--num-workers 0 --final-stage 1v1 --transition-win-rate 0 --transition-games 2 --self-share 0.5 --opponent-update-freq 1 "
+    "--eval-frequency 4 --checkpoint-frequency 4 --learning-rate-final 5e-4 --opponent-sampler uniform"
+).split()
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    finish(start(folder, *WHOLE, "--total-timesteps", 18_000))
+    return folder
+
+
+def test_resumed_inline_run_equals_the_uninterrupted_one(whole_run, tmp_path):
+    folder, course = tmp_path / "run", metrics_of(whole_run)
+    stages = [row["charts/stage"] for row in course]
+    assert stages[0] == 0 and stages[7] == 2 and stages == sorted(stages) and len(course) >= 10
+    finish(start(folder, *WHOLE, "--total-timesteps", course[7]["global_step"]))
+    assert len(metrics_of(folder)) == 8
+    finish(start(folder, "--total-timesteps", 18_000, resume=True))
+    ours, theirs = (run.load_checkpoint(path) for path in (folder, whole_run))
+    assert ours["progress"][:3] == theirs["progress"][:3] and ours["curriculum"] == theirs["curriculum"]
+    assert ours["league"] == theirs["league"] and len(theirs["league"][0]) > 3
+    for name, tensor in theirs["agent"].items():
+        assert torch.equal(ours["agent"][name], tensor), f"{name} differs"
+    for name, array in theirs["actor"]["arrays"].items():
+        assert torch.equal(ours["actor"]["arrays"][name], array), f"the actor's {name} differ"
+    assert torch.equal(ours["actor"]["memory"], theirs["actor"]["memory"]) and theirs["actor"]["memory"].abs().sum() > 0
+    games = [(path / "games.csv").read_text() for path in (folder, whole_run)]
+    assert games[0] == games[1] and games[0].count("\n") > 8
+
+
+def test_run_folder_has_everything(whole_run):
+    present = {path.name for path in whole_run.iterdir()}
+    assert {"config.yaml", "script.py", "metrics.jsonl", "checkpoint.pt", "model.zip", "games.csv", "models"} <= present
+    last = metrics_of(whole_run)[-1]
+    for name in "losses/policy_loss stats/policy_lag_max elo/agent elo/sigma eval/rule eval/touch_ratio rewards/touch charts/stage".split():
+        assert name in last
+    agent, metadata = script.load_model(whole_run)
+    assert (metadata["game"], metadata["stage"], metadata["contract_hash"]) == ("rocketleague", "1v1", contract.contract_hash())
+    checkpoint = run.load_checkpoint(whole_run)
+    assert all(torch.equal(checkpoint["agent"][name], tensor) for name, tensor in agent.state_dict().items())
+
+
+def test_other_versions_and_senseless_settings_get_a_sentence(whole_run, tmp_path, monkeypatch):
+    monkeypatch.setattr(contract, "contract_hash", lambda: "other")
+    with pytest.raises(SystemExit, match="it cannot play here"):
+        script.load_model(whole_run)
+    (tmp_path / "config.yaml").write_text((whole_run / "config.yaml").read_text())
+    checkpoint = run.load_checkpoint(whole_run)
+    torch.save({**checkpoint, "contract_hash": "0123456789abcdef"}, tmp_path / "checkpoint.pt")
+    runs = [
+        (start(tmp_path, resume=True), "sees and does other things (contract 0123456789abcdef"),
+        (start(tmp_path / "a", "--rollout-steps", 60), "multiple of --sequence-length"),
+        (start(tmp_path / "b", "--stage", "3v3", "--final-stage", "1v1"), "comes after"),
+        (start(tmp_path / "c", "--reward-mode", "sparse"), "begin with --stage score"),
+    ]
+    for process, sentence in runs:
+        output = finish(process, code=1)
+        assert sentence in output and "Traceback" not in output
+    assert not (tmp_path / "a").exists()
+
+
+def test_killed_worker_ends_the_run_with_its_name_and_a_checkpoint(tmp_path):
+    folder = tmp_path / "run"
+    process = start(folder, "--num-workers", 1)
+    path, end = folder / "metrics.jsonl", time.time() + 90
+    while not path.exists() or path.read_text().count("\n") < 2:
+        assert time.time() < end and process.poll() is None, "waited too long"
+        time.sleep(0.2)
+    (worker,) = [child for child in psutil.Process(process.pid).children(recursive=True) if "spawn_main" in " ".join(child.cmdline())]
+    worker.send_signal(signal.SIGKILL)
+    output = finish(process, code=1, seconds=60)
+    assert f"pid {worker.pid}) died" in output and "--resume" in output
+    assert run.load_checkpoint(folder)["progress"][0] >= 2
