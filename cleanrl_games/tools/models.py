@@ -28,7 +28,7 @@ MAX_BYTES = 2 << 30  # unpacked; a zip can claim far more than it weighs
 UNREADABLE = (OSError, EOFError, zipfile.BadZipFile, zlib.error, struct.error, RuntimeError, ValueError)
 
 # The games that tools know, and the shim whose `contract_hash()` says what its policies see and do.
-SHIMS = {"osrs": "cleanrl_games.envs.osrs", "vgc": "cleanrl_games.envs.vgc"}
+SHIMS = {"osrs": "cleanrl_games.envs.osrs", "vgc": "cleanrl_games.envs.vgc", "pokemon": "cleanrl_games.envs.pokemon"}
 
 
 class ModelError(Exception):

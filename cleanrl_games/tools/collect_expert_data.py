@@ -1,0 +1,348 @@
+"""Episodes for cloning, one .npz each: played by the scripted expert, your own agent, a person or a trained model.
+
+    python cleanrl_games/tools/collect_expert_data.py --episodes 200 --noise 0.2            # the scripted expert
+    python cleanrl_games/tools/collect_expert_data.py --expert my_agent:choose              # choose(observation, info) → 0 … 9
+    python cleanrl_games/tools/collect_expert_data.py --expert human                        # Z X Enter RShift arrows A S; Esc stops
+    python cleanrl_games/tools/collect_expert_data.py --expert runs/<run>                   # or a model.zip, or weights.pth
+    python cleanrl_games/tools/collect_expert_data.py --replay expert_data/pokemon_quest    # plays the buttons again, compares every frame
+    python cleanrl_games/tools/collect_expert_data.py --to-minari gba/quest-v0              # and --from-minari
+
+Several emulators play at once. A file appears when its episode is whole; Ctrl-C leaves no half of one.
+"""
+
+import dataclasses
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Literal
+
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # before torch: AMX bf16 crashes on some machines
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+import numpy as np
+import tyro
+
+from cleanrl_games.envs.pokemon import ACTIONS, QUEST_SEEDS, PokemonEnv
+from cleanrl_games.envs.pokemon.cache import progress_bar
+from cleanrl_games.envs.pokemon.episodes import EpisodeError, Recording, describe, find_episodes, read_episode, read_frames, write_episode
+from cleanrl_games.envs.pokemon.experts import ExpertError, Noise, load_expert
+from cleanrl_games.envs.pokemon.minari_data import export_episodes, import_episodes
+from cleanrl_games.envs.pokemon.workers import Workers
+
+# the keys of most GBA emulators
+HUMAN_KEYS = {
+    "A": "z", "B": "x", "START": "return", "SELECT": "right shift", "UP": "up", "DOWN": "down", "LEFT": "left", "RIGHT": "right",
+    "L": "a", "R": "s",
+}  # fmt: skip
+
+
+@dataclasses.dataclass
+class Args:
+    expert: str = "scripted"
+    """scripted, human, module:callable, or a model: a run's folder, model.zip or weights.pth"""
+    output_dir: str = "expert_data/mine"
+    """folder of the episodes; numbers go on after those that are there"""
+    episodes: int = 10
+    """how many to play"""
+    num_workers: int = 2
+    """emulator processes"""
+    seed: int = 1
+    """of noise and sampling; the same seed, expert and worlds give the same files"""
+    worlds: str = "0-191"
+    """the quest's worlds to play, in order and again from the start: 0-191, or 3,7,9; 192 to 255 are what the script evaluates in"""
+    noise: float = 0.0
+    """share of random actions, for coverage; the label stays what the expert said"""
+    noise_length: float = 4.0
+    """random actions in a row, on average"""
+    max_steps: int = 600
+    """an episode longer than this is truncated"""
+    rom_path: str = ""
+    """a .gba file of your own; empty = the quest that comes along"""
+    start_state: str = ""
+    """a save state where episodes of a ROM of your own start"""
+    timing: Literal["", "fast", "normal", "slow"] = ""
+    """how long a button is held; empty = fast for the quest, normal for others"""
+    backend: Literal["auto", "libretro", "libmgba"] = "auto"
+    """the emulator's door; recorded with the data"""
+    expert_timeout: float = 60.0
+    """seconds that a callable has for an answer"""
+    deterministic: bool = False
+    """a model takes the likeliest action instead of sampling"""
+    trust_source: bool = False
+    """run the script.py beside a model when no script of this repository has its hash"""
+    keep_unfinished: bool = False
+    """human: Esc keeps the episode so far, as truncated"""
+    compression: int = 1
+    """of the files, 1 (fast) to 9 (small)"""
+    replay: str = ""
+    """an episode or a folder of them: play the recorded buttons again and compare frame by frame"""
+    to_minari: str = ""
+    """export output_dir to this Minari dataset"""
+    from_minari: str = ""
+    """import this Minari dataset into output_dir"""
+
+
+def make_env(args):
+    return PokemonEnv(
+        args.rom_path or None, args.timing or None, args.max_steps, start_state=args.start_state or None, backend=args.backend
+    )
+
+
+def parse_worlds(text):
+    """'0-191' or '3,7,9' → list"""
+    worlds = []
+    for part in text.split(","):
+        found = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
+        if not found:
+            raise SystemExit(f"--worlds should be like 0-191 or 3,7,9, found {text!r}.")
+        worlds += range(int(found[1]), int(found[2] or found[1]) + 1)
+    if not worlds or max(worlds) >= QUEST_SEEDS:
+        raise SystemExit(f"--worlds should be from 0 to {QUEST_SEEDS - 1}, found {text!r}.")
+    return worlds
+
+
+def episode_name(number):
+    return f"episode_{number:04d}.npz"
+
+
+# --------------------------------------------------------------------------------------------------------------- experts
+
+
+class ModelExpert:
+    """A trained network at the buttons."""
+
+    def __init__(self, args, seed):
+        import torch  # only for those who ask for a model
+
+        from cleanrl_games import bc_pokemon_impala as script
+        from cleanrl_games.tools import models
+
+        torch.set_num_threads(1)
+        self.torch, self.resize, self.deterministic = torch, script.resize, args.deterministic
+        self.generator, self.temperature = torch.Generator().manual_seed(seed), 1.0
+        path = Path(args.expert)
+        try:
+            if path.suffix == ".pth":
+                weights = torch.load(path, weights_only=True)
+                stack, hidden = weights["stages.0.weight"].shape[1] // 3, weights["hidden.weight"].shape[0]
+                self.agent = script.Agent(stack, hidden)
+                self.agent.load_state_dict(weights)
+            else:
+                model = models.load(path, "pokemon", args.trust_source)
+                self.agent, stack = model.agent, model.args["frame_stack"]
+                self.temperature = model.args["q_temperature"] if model.args["algo"] == "dqn_bc" else 1.0
+        except models.ModelError as error:
+            raise SystemExit(str(error)) from None
+        except Exception as error:  # torch raises many kinds for a file that is no state_dict
+            raise SystemExit(f"{path} is not weights of this script's network: {type(error).__name__}: {error}") from None
+        self.name, self.frames, self.stack = path.name, [], stack
+        self.agent.eval()
+
+    def reset(self):
+        self.frames = []
+
+    def act(self, env, observation, info):
+        small = self.resize(observation[None])[0]
+        self.frames = (self.frames or [small] * (self.stack - 1)) + [small]
+        self.frames = self.frames[-self.stack :]
+        with self.torch.no_grad():
+            logits = self.agent(self.torch.from_numpy(np.stack(self.frames)[None]))[0] / self.temperature
+        if self.deterministic:
+            return int(logits.argmax())
+        return int(self.torch.multinomial(logits.softmax(-1), 1, generator=self.generator))
+
+
+def is_model(spec):
+    return Path(spec).suffix in (".pth", ".zip") or Path(spec).is_dir()
+
+
+def make_expert(args, seed):
+    return ModelExpert(args, seed) if is_model(args.expert) else load_expert(args.expert, args.expert_timeout)
+
+
+# --------------------------------------------------------------------------------------------------------------- playing
+
+
+class Collector:
+    """One emulator and an expert. Runs in a process of its own; a job is an episode."""
+
+    def __init__(self, args, index):
+        self.args, self.env, self.expert = args, make_env(args), make_expert(args, args.seed)
+
+    def play(self, job):
+        """job: number, world, attempt → what happened; the file is there when this returns"""
+        args, env = self.args, self.env
+        seed = [args.seed, job["number"], job["attempt"]]
+        noise = Noise(args.noise, args.noise_length, np.random.default_rng(seed))
+        if hasattr(self.expert, "generator"):
+            self.expert.generator.manual_seed(int(np.random.SeedSequence(seed).generate_state(1)[0]))
+        is_quest = env.reader.game == "quest"
+        observation, info = env.reset(options={"quest_seed": job["world"]} if is_quest else None)
+        self.expert.reset()
+        recording = Recording([observation])
+        while not (recording.terminated or recording.truncated):
+            try:
+                label = self.expert.act(env, observation, info)
+            except ExpertError as error:
+                return {"dropped": str(error)}
+            executed = noise.disturb(label)
+            step = env.step(executed)
+            recording.add(label, executed, step)
+            observation, info = step[0], step[4]
+        meta = describe(env, expert=args.expert, noise=args.noise, seed=seed, **({"quest_seed": job["world"]} if is_quest else {}))
+        write_episode(Path(args.output_dir) / episode_name(job["number"]), recording, meta, args.compression)
+        return {"steps": len(recording.actions), "milestones": info["milestones_reached"], "success": recording.terminated}
+
+
+def next_number(folder):
+    numbers = [int(found[1]) for path in folder.glob("episode_*.npz") if (found := re.fullmatch(r"episode_(\d+)\.npz", path.name))]
+    return max(numbers, default=0) + 1
+
+
+def remove_halves(folder):
+    """What processes that were stopped in the middle of writing left: never named like an episode, and not wanted either."""
+    for path in folder.glob(".episode_*.tmp"):
+        path.unlink(missing_ok=True)
+
+
+def collect(args):
+    """→ results, one per whole episode"""
+    folder, worlds = Path(args.output_dir), parse_worlds(args.worlds)
+    folder.mkdir(parents=True, exist_ok=True)
+    first, results, dropped = next_number(folder), [], 0
+    workers = Workers(min(args.num_workers, args.episodes), Collector, args)
+    try:
+        for index in range(args.episodes):
+            workers.submit({"number": first + index, "world": worlds[(first - 1 + index) % len(worlds)], "attempt": 0})
+        with progress_bar(args.episodes, "episodes") as bar:
+            while workers.pending:
+                for job, result in workers.poll(1.0):
+                    if result is None or "dropped" in result:  # the emulator died, or the expert did not answer
+                        if result:
+                            print(f"{result['dropped']} Episode {job['number']} is dropped and played again.", flush=True)
+                        dropped += 1
+                        if dropped > 3 + args.episodes:
+                            raise SystemExit(
+                                f"{dropped} episodes had to be dropped: stopping. The {len(results)} whole ones are in {folder}."
+                            )
+                        workers.submit({**job, "attempt": job["attempt"] + 1})
+                        continue
+                    results.append(result)
+                    bar(len(results))
+    except KeyboardInterrupt:
+        print("\nStopped; what was being played is dropped.", flush=True)
+    except RuntimeError as error:  # a worker's own fault, with its traceback
+        raise SystemExit(str(error)) from None
+    finally:
+        workers.close()
+        remove_halves(folder)
+    return results
+
+
+def play_human(args):
+    """A window, one episode after the other. A step is taken when a key goes down (or repeats while it is held)."""
+    import pygame
+
+    folder, worlds = Path(args.output_dir), parse_worlds(args.worlds)
+    folder.mkdir(parents=True, exist_ok=True)
+    keys = {pygame.key.key_code(name): ACTIONS.index(button) for button, name in HUMAN_KEYS.items()}
+    env = make_env(args)
+    env.render_mode, is_quest, results = "human", env.reader.game == "quest", []
+    number, stopping = next_number(folder), False
+    try:
+        while len(results) < args.episodes and not stopping:
+            world = worlds[(number - 1) % len(worlds)]
+            recording = Recording([env.reset(options={"quest_seed": world} if is_quest else None)[0]])
+            pygame.key.set_repeat(250, 150)
+            while not (recording.terminated or recording.truncated or stopping):
+                event = pygame.event.wait(200)
+                stopping = event.type == pygame.QUIT or (event.type == pygame.KEYDOWN and event.key == pygame.K_ESCAPE)
+                if event.type == pygame.KEYDOWN and event.key in keys:
+                    recording.add(keys[event.key], keys[event.key], env.step(keys[event.key]))
+            if recording.actions and (not stopping or args.keep_unfinished):
+                meta = describe(env, expert="human", noise=0.0, **({"quest_seed": world} if is_quest else {}))
+                write_episode(folder / episode_name(number), recording, meta, args.compression)
+                reached = recording.infos[-1]["milestones_reached"]
+                results.append({"steps": len(recording.actions), "milestones": reached, "success": recording.terminated})
+                number += 1
+    finally:
+        env.close()
+    return results
+
+
+# ------------------------------------------------------------------------------------------------ replay, Minari, the tool
+
+
+def replay(args, path):
+    """Plays a file's buttons again → None if every frame and reward came back, else a sentence about the first that did not"""
+    episode = read_episode(path)
+    env = PokemonEnv(
+        args.rom_path or None,
+        (episode.meta["hold"], episode.meta["release"]),
+        max_steps=0,
+        start_state=args.start_state or None,
+        backend=episode.meta["backend"],
+    )
+    try:
+        if env.emulator.rom_sha1 != episode.meta["rom_sha1"]:
+            return f"{path}: recorded on the ROM with SHA-1 {episode.meta['rom_sha1']}, this one has {env.emulator.rom_sha1}."
+        observation, _ = env.reset(options={"quest_seed": episode.world} if episode.world is not None else None)
+        step = 0
+        for frames in read_frames(path):
+            for frame in frames:
+                if not np.array_equal(frame, observation):
+                    return f"{path}: frame {step} differs in {int((frame != observation).any(-1).sum())} pixels."
+                if step < len(episode):
+                    observation, reward, *_ = env.step(int(episode.executed_actions[step]))
+                    if reward != episode.rewards[step]:
+                        return f"{path}: the reward at step {step} is {reward}, {episode.rewards[step]} was recorded."
+                step += 1
+    finally:
+        env.close()
+    return None
+
+
+def report(results, folder):
+    if not results:
+        print(f"No whole episode was played; {folder} is as it was.")
+        return
+    steps, milestones = (np.array([result[name] for result in results], float) for name in ("steps", "milestones"))
+    successes = sum(result["success"] for result in results)
+    print(
+        f"{len(results)} episodes in {folder}: {int(steps.sum()):,} steps, {successes} finished, milestones on average {milestones.mean():.2f}"
+    )
+
+
+def main(argv=None):
+    args = tyro.cli(Args, args=argv, description=__doc__)
+    if args.episodes < 1 or args.num_workers < 1:
+        raise SystemExit("--episodes and --num-workers should be at least 1.")
+    if not 0 <= args.noise < 1 or args.noise_length < 1 or not 1 <= args.compression <= 9:
+        raise SystemExit("--noise should be from 0 to below 1, --noise-length at least 1, --compression from 1 to 9.")
+    try:
+        if args.replay:
+            paths = [Path(args.replay)] if Path(args.replay).is_file() else find_episodes(args.replay)
+            problems = [problem for path in paths if (problem := replay(args, path))]
+            print("\n".join([*problems, f"{len(paths) - len(problems)} of {len(paths)} episodes came back frame by frame."]))
+            raise SystemExit(1 if problems else 0)
+        if args.to_minari:
+            print(f"{export_episodes(find_episodes(args.output_dir), args.to_minari)} episodes exported to {args.to_minari}")
+        elif args.from_minari:
+            folder = Path(args.output_dir)
+            folder.mkdir(parents=True, exist_ok=True)
+            first = next_number(folder)
+            print(
+                f"{len(import_episodes(args.from_minari, folder, lambda index: episode_name(first + index)))} episodes imported to {folder}"
+            )
+        else:
+            if args.expert != "human" and not is_model(args.expert):
+                load_expert(args.expert)  # a misspelt one is told here, not in every process
+            report(play_human(args) if args.expert == "human" else collect(args), args.output_dir)
+    except EpisodeError as error:
+        raise SystemExit(str(error)) from None
+
+
+if __name__ == "__main__":
+    main()
