@@ -115,6 +115,7 @@ class Sim:
             stdin=subprocess.DEVNULL,
             stdout=self.stderr,
             stderr=self.stderr,
+            process_group=0,  # a terminal's Ctrl-C is the script's to handle
         )
         os.close(to_node)
         os.close(from_node)
@@ -188,6 +189,7 @@ class VGCVecEnv:
         each battle; or one pair a battle, e.g. [("open", "random"), …]. Names: random, max_power, heuristics
     protocol, logs: also hand over each decision's protocol lines, each battle's log
     record: also hand over the decisions of scripted seats, with what they played: rows in `batch.played`, not in `batch.decisions`
+    episodes: for each battle the number of the episode to begin with, else 0; the same actions then bring it to the same place
     """
 
     def __init__(
@@ -206,6 +208,7 @@ class VGCVecEnv:
         protocol: bool = False,
         logs: bool = False,
         record: bool = False,
+        episodes=None,
         timeout: float = 300.0,
     ):
         if num_battles < 1 or not 1 <= num_sims <= num_battles:
@@ -241,6 +244,7 @@ class VGCVecEnv:
             self.baselines = Baselines(self.battle_format, seed)
         self.pending = np.zeros(2 * num_battles, bool)
         self.episodes = np.zeros(num_battles, np.int32)
+        self.episodes[:] = 0 if episodes is None else episodes
         self.sims = [self.spawn(number) for number in range(num_sims)]
         try:
             for sim in self.sims:
