@@ -1,12 +1,16 @@
 """How fast the Rocket League environment is, against rlgym and against its own physics. The last line is one JSON object.
 
-    python cleanrl_games/tools/bench_rocketleague.py [--seconds 12] [--arenas 48] [--ticks 200000]
+    python cleanrl_games/tools/bench_rocketleague.py [--seconds 12] [--arenas 48] [--ticks 200000] [--train-seconds 60]
 
 ratio_vs_rlgym_NvN               agent-steps per CPU-second against rlgym with the same information in its observation, the same reward
                                  components, lookup-table actions and tick skip, on the same kind of episodes
 ratio_vs_rlgym_default_NvN       the same against rlgym's own default observation and its goal and touch rewards alone
 fraction_of_physics_limit_NvN    the same steps against ticking arenas and setting controls, with nothing read and nothing computed
 agent_steps_per_cpu_s_NvN        the environment itself, one core
+train_agent_steps_per_s          recurrent_ppo_rocketleague.py with one actor process, from its third update on
+train_bound_agent_steps_per_s    its updates on data already in memory, while a second process does nothing but the inference that such
+                                 data needs: the slower of the two, since training does both at once
+train_fraction_of_bound          the last two, divided
 ticks_inside                     ticks of random play, after each step of which every car and ball was checked to be inside the arena
 
 The parts of each comparison take turns in short slices, so that a machine that slows down slows all of them.
@@ -14,16 +18,23 @@ The parts of each comparison take turns in short slices, so that a machine that 
 
 import argparse
 import json
+import multiprocessing
+import os
+import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 import numpy as np
+import torch
 
-from cleanrl_games.envs.rocketleague import NUM_ACTIONS, RocketLeagueVecEnv, contract
+from cleanrl_games import recurrent_ppo_rocketleague as script
+from cleanrl_games.envs.rocketleague import NUM_ACTIONS, NUM_OBS, RocketLeagueVecEnv, contract
 from cleanrl_games.envs.rocketleague.meshes import PACKAGES, fetch_package
 from cleanrl_games.envs.rocketleague.observations import BALL_POSITION, POSITION
 
@@ -224,13 +235,113 @@ def random_ticks(ticks, seed=1):
     return played, worst
 
 
+# ------------------------------------------------------------------------------------------------------------- training
+
+
+def infer(args, rates, stop):
+    """Does what an actor does for its cars, over and over, without any arena."""
+    torch.set_num_threads(args.actor_threads)
+    agent = script.Agent(args.recurrent, args.rnn_size).eval()
+    obs, masks = torch.randn(args.num_agents, NUM_OBS), torch.ones(args.num_agents, NUM_ACTIONS, dtype=torch.bool)
+    memory, steps, start = torch.zeros(args.num_agents, agent.state_size), 0, time.perf_counter()
+    with torch.no_grad():
+        while not stop.is_set():
+            _, _, _, memory = agent.act(obs, masks, memory)
+            steps += len(obs)
+            if time.perf_counter() - start > 1.0:
+                rates.put(steps / (time.perf_counter() - start))
+                steps, start = 0, time.perf_counter()
+
+
+def update(args, agent, optimizer, data):
+    """One minibatch of PPO, as the script does it → agent-steps"""
+    obs, masks, keep, actions, logprobs, advantages, returns, state = data
+    features, _ = agent.unroll(obs, state, keep)
+    everything, values = agent.logprobs(features, masks), agent.critic(features).squeeze(-1)
+    logprob = everything.gather(-1, actions[..., None]).squeeze(-1)
+    entropy = -(everything.exp() * everything.clamp(min=-1e4)).sum(-1).mean()
+    policy_loss, value_loss, _ = script.ppo_losses(logprob, logprobs, advantages, values, returns, args.clip_coef)
+    optimizer.zero_grad()
+    (policy_loss + args.vf_coef * value_loss - args.ent_coef * entropy).backward()
+    torch.nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm)
+    optimizer.step()
+    return actions.numel()
+
+
+def learner(args):
+    """→ work() for `update` on chunks drawn from a rollout in memory"""
+    agent, length = script.Agent(args.recurrent, args.rnn_size), args.sequence_length
+    optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5)
+    shape = (args.rollout_steps * args.num_agents // length, length)
+    obs, masks, keep = torch.randn(*shape, NUM_OBS), torch.ones(*shape, NUM_ACTIONS, dtype=torch.bool), torch.ones(*shape, 1)
+    rest = [torch.randint(NUM_ACTIONS, shape), torch.full(shape, -4.5), torch.randn(shape), torch.randn(shape)]
+    state = torch.zeros(shape[0], agent.state_size)
+
+    def work():
+        rows = torch.randperm(shape[0])[: args.minibatch_size // length]
+        data = [tensor[rows].transpose(0, 1) for tensor in (obs, masks, keep, *rest)]
+        return update(args, agent, optimizer, (*data, state[rows]))
+
+    return work
+
+
+def train_bound(args, seconds):
+    """→ agent-steps per second of updates on data in memory and of inference beside it, both at once"""
+    context = multiprocessing.get_context("spawn")
+    rates, stop = context.Queue(), context.Event()
+    worker = context.Process(target=infer, args=(args, rates, stop), daemon=True)
+    worker.start()
+    torch.set_num_threads(args.threads)
+    work, steps = learner(args), 0
+    rates.get()  # the other process is at work
+    start = time.perf_counter()
+    while time.perf_counter() - start < seconds:
+        steps += work()
+    learn = steps / (time.perf_counter() - start) / args.update_epochs
+    inference = np.median([rates.get() for _ in range(max(rates.qsize(), 1))])
+    stop.set()
+    worker.terminate()
+    worker.join()
+    return learn, float(inference)
+
+
+def training(seconds):
+    """The script itself → agent-steps per second from its third update on, its metrics"""
+    with tempfile.TemporaryDirectory() as folder:
+        flags = f"--num-workers 1 --final-stage touch --max-minutes {seconds / 60} --eval-frequency 0 --eval-episodes 2 --eval-seconds 1"
+        words = [sys.executable, "cleanrl_games/recurrent_ppo_rocketleague.py", *flags.split(), "--run-dir", f"{folder}/run"]
+        subprocess.run(words, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        rows = [json.loads(line) for line in (Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()]
+    rows = rows[2:-1]  # two rollouts wait for the learner at first, and the last update for the evaluation
+    return (rows[-1]["global_step"] - rows[0]["global_step"]) / (rows[-1]["time"] - rows[0]["time"]), rows
+
+
+def train_figures(seconds):
+    """Bound, training, bound again: the machine may have changed meanwhile"""
+    args = script.Args()
+    bounds = [train_bound(args, seconds / 6)]
+    train, rows = training(seconds)
+    bounds.append(train_bound(args, seconds / 6))
+    learn, inference = np.mean(bounds, 0)
+    print(f"training: {train:,.0f} agent-steps/s; learning alone {learn:,.0f}/s beside inference {inference:,.0f}/s", flush=True)
+    for name in ("rollout_time", "inference_time", "simulator_time", "learn_time", "wait_time"):
+        print(f"  {name}: {np.mean([row['stats/' + name] for row in rows]):.3f} s per update", flush=True)
+    bound = min(learn, inference)
+    return {
+        "train_agent_steps_per_s": round(train),
+        "train_bound_agent_steps_per_s": round(bound),
+        "train_fraction_of_bound": round(train / bound, 3),
+    }
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=12.0, help="CPU-seconds per team size, shared by the four")
     parser.add_argument("--arenas", type=int, default=48)
     parser.add_argument("--ticks", type=int, default=200_000, help="ticks of random play to check")
+    parser.add_argument("--train-seconds", type=float, default=60.0, help="length of the training run; the bound gets a third of it")
     args = parser.parse_args()
-    figures = {}
+    figures = train_figures(args.train_seconds)
     for size in (1, 2, 3):
         mode = f"{size}v{size}"
         ours, limit, theirs, default = measure(size, args.arenas, args.seconds)

@@ -44,6 +44,8 @@ class Args:
     """OSRS: loadouts to fight with; empty = what the judged model was trained with"""
     battle_format: str = ""
     """VGC: the format to play, on its held-out teams; empty = what the judged model was trained on"""
+    team_size: int = 0
+    """Rocket League: cars per team; 0 = those of the stage that the judged model had reached"""
     json: str = ""
     """also write the results to this JSON file"""
     video: str = ""
@@ -144,7 +146,46 @@ def vgc_matches(player, opponent, episodes, args, video, progress):
     return scores
 
 
-GAMES = {"osrs": Game(osrs_baselines, osrs_matches), "vgc": Game(vgc_baselines, vgc_matches)}
+KICKOFFS_AT_ONCE = 200  # some 2 MB each
+
+
+def rocketleague_baselines():
+    from cleanrl_games.envs.rocketleague.rule_policy import PLAYERS
+
+    return PLAYERS
+
+
+def rocketleague_matches(player, opponent, episodes, args, video, progress):
+    from cleanrl_games.envs.rocketleague.match import play_kickoffs
+    from cleanrl_games.envs.rocketleague.rule_policy import RulePolicy
+
+    judged = next((side for side in (player, opponent) if isinstance(side, models.Model)), None)
+    trained = run.check_settings(judged.script.Args, judged.args, f"{judged.path}, args in metadata.json") if judged else {}
+    settings = {name: trained[name] for name in ("action_repeat", "mesh_dir", "generated_meshes") if name in trained}
+    seconds, size = trained.get("eval_seconds", 60.0), args.team_size
+    if not size and judged:
+        reached = [stage for stage in judged.script.STAGES if stage.name == judged.metadata.get("stage")]
+        size = max(reached[0].team_sizes) if reached else 0
+
+    def seat(side, seed):
+        return side.script.Player(side.agent, seed, args.deterministic) if isinstance(side, models.Model) else RulePolicy(side, seed)
+
+    scores = []
+    for done in range(0, episodes, KICKOFFS_AT_ONCE):
+        seeds = [int(seed) for seed in np.random.SeedSequence([args.seed, done]).generate_state(3)]
+        seats, count = (seat(player, seeds[1]), seat(opponent, seeds[2])), min(KICKOFFS_AT_ONCE, episodes - done)
+        limits = {"max_seconds": seconds, "no_touch_seconds": seconds, "video": "" if done else video}
+        batch, _ = play_kickoffs(*seats, count, seeds[0], size or 1, **limits, **settings)
+        scores.append(batch)
+        progress(done + count)
+    return np.concatenate(scores)
+
+
+GAMES = {
+    "osrs": Game(osrs_baselines, osrs_matches),
+    "vgc": Game(vgc_baselines, vgc_matches),
+    "rocketleague": Game(rocketleague_baselines, rocketleague_matches),
+}
 
 
 # ------------------------------------------------------------------------------------------------------------- the tool

@@ -28,7 +28,12 @@ MAX_BYTES = 2 << 30  # unpacked; a zip can claim far more than it weighs
 UNREADABLE = (OSError, EOFError, zipfile.BadZipFile, zlib.error, struct.error, RuntimeError, ValueError)
 
 # The games that tools know, and the shim whose `contract_hash()` says what its policies see and do.
-SHIMS = {"osrs": "cleanrl_games.envs.osrs", "vgc": "cleanrl_games.envs.vgc", "pokemon": "cleanrl_games.envs.pokemon"}
+SHIMS = {
+    "osrs": "cleanrl_games.envs.osrs",
+    "vgc": "cleanrl_games.envs.vgc",
+    "pokemon": "cleanrl_games.envs.pokemon",
+    "rocketleague": "cleanrl_games.envs.rocketleague",
+}
 
 
 class ModelError(Exception):
