@@ -31,6 +31,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from .episodes import EpisodeError, read_frames
 
 RESIZE = "torch-bilinear-antialias-uint8"  # in the header: resizers differ by some grey levels, and a network notices
+FEW = 1500  # frames: resized here before a first process would have started
 FORGET_AFTER = 512 << 20  # bytes read before pages are given back
 
 
@@ -114,7 +115,6 @@ def is_whole(folder, header):
 
 def write_part(path, source, first, count, size):
     """One episode's frames, resized, to their place in the file. Runs in a process of its own."""
-    torch.set_num_threads(1)
     frame_bytes, done = size * size * 3, 0
     with open(path, "r+b") as file:
         file.seek(first * frame_bytes)
@@ -147,11 +147,17 @@ def build(folder, episodes, size, workers=0, progress=None):
     firsts = np.cumsum([0, *header["frames"]])
     parts = [(path, episode.path, int(first), episode.num_frames, size) for episode, first in zip(episodes, firsts)]
     done = 0
-    if len(parts) == 1:
-        write_part(*parts[0])
+    if len(parts) == 1 or total <= FEW:
+        for part in parts:
+            write_part(*part)
+            done += part[3]
+            if progress:
+                progress(done)
     else:
         context = multiprocessing.get_context("spawn")
-        with concurrent.futures.ProcessPoolExecutor(min(workers or os.cpu_count(), len(parts)), context) as pool:
+        with concurrent.futures.ProcessPoolExecutor(
+            min(workers or os.cpu_count(), len(parts)), context, torch.set_num_threads, (1,)
+        ) as pool:
             futures = {pool.submit(write_part, *part): part[3] for part in parts}
             try:
                 for future in concurrent.futures.as_completed(futures):

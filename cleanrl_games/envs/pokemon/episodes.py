@@ -317,7 +317,7 @@ def read_frames(path, chunk=64):
                 stream.read(offset)
                 for first in range(0, shape[0], chunk):
                     count = min(chunk, shape[0] - first)
-                    data = stream.read(count * size)
+                    data = bytearray(stream.read(count * size))  # a copy, because torch wants arrays it could write to
                     yield np.frombuffer(data, np.uint8).reshape(count, HEIGHT, WIDTH, 3)
                 stream.read(1)
         except UNREADABLE as error:
