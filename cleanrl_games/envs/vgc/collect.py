@@ -9,6 +9,8 @@ import multiprocessing
 import os
 import queue
 import signal
+import sys
+import time
 import traceback
 from pathlib import Path
 
@@ -83,31 +85,43 @@ def worker_main(folder, name, settings, report):
         report.put(("error", 0, traceback.format_exc()))
 
 
-def collect(folder, battle_format, experts, team_sources, num_battles, seed, workers, progress, stopping=()):
-    """Brings the set in `folder` to `num_battles` battles. `progress(battles, rows)`; ends early once `stopping` is not empty."""
-    unknown = sorted(set(experts) - set(BASELINES))
-    if unknown or not experts:
-        raise demos.DemonstrationError(f"There is no expert {', '.join(unknown) or 'given'}: choose from {', '.join(BASELINES)}.")
-    folder = Path(folder)
-    index = demos.read_index(folder, battle_format) if (folder / "index.json").exists() else demos.new_index(battle_format)
-    there = sum(shard["battles"] for shard in index["shards"])
-    missing, done, rows = num_battles - there, 0, 0
-    if missing <= 0:
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    teams = team_mix(team_sources, battle_format)
-    workers = max(1, min(workers, missing))
+class CollectingView:
+    """A progress bar in a terminal, else a line every ten seconds."""
+
+    def __init__(self, battles: int):
+        self.battles, self.start, self.shown, self.bar = battles, time.time(), 0.0, None
+        if sys.stdout.isatty():
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+            self.bar = Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            self.task = self.bar.add_task("collecting battles", total=battles)
+            self.bar.start()
+
+    def __call__(self, battles: int, rows: int) -> None:
+        speed = rows / (time.time() - self.start)
+        if self.bar:
+            self.bar.update(self.task, completed=battles, description=f"collecting battles, {speed:,.0f} decisions/s")
+        elif time.time() - self.shown > 10 or battles == self.battles:
+            self.shown = time.time()
+            print(f"collected {battles:,} of {self.battles:,} battles, {speed:,.0f} decisions/s", flush=True)
+
+    def close(self) -> None:
+        if self.bar:
+            self.bar.stop()
+
+
+def process_reports(folder, name, jobs, stopping):
+    """A process for each job → what they report, until all have ended."""
     context = multiprocessing.get_context("spawn")
-    report, processes = context.Queue(), []
-    for number in range(workers):
-        settings = {"battle_format": battle_format, "teams": teams, "experts": tuple(experts)}
-        settings |= {"num_battles": missing // workers + (number < missing % workers), "seed": seed * 1000 + 7 * there + number}
-        words = (folder, f"{there:06d}_{number}_", settings, report)
-        processes.append(context.Process(target=worker_main, args=words, name=f"collect-{number}", daemon=True))
+    report = context.Queue()
+    processes = [
+        context.Process(target=worker_main, args=(folder, f"{name}{number}_", job, report), name=f"collect-{number}", daemon=True)
+        for number, job in enumerate(jobs)
+    ]
     try:
         for process in processes:
             process.start()
-        working = workers
+        working = len(processes)
         while working and not stopping:
             try:
                 kind, count, shard = report.get(timeout=1.0)
@@ -118,13 +132,47 @@ def collect(folder, battle_format, experts, team_sources, num_battles, seed, wor
                 continue
             if kind == "error":
                 raise RuntimeError(f"A collecting process failed:\n{shard}")
-            done, rows, working = done + (kind == "battle"), rows + count, working - (kind == "end")
-            if shard:
-                index["shards"].append(shard)
-                demos.write_index(folder, index)
-            progress(there + done, rows)
+            working -= kind == "end"
+            yield count, shard
     finally:
         for process in processes:
             process.terminate()
         for process in processes:
             process.join()
+
+
+def inline_reports(folder, name, jobs, stopping):
+    for number, job in enumerate(jobs):
+        writer = demos.Writer(folder, f"{name}{number}_")
+        for battle in record(**job):
+            yield sum(len(rows) for rows, *_ in battle), writer.add(battle)
+            if stopping:
+                return
+        yield 0, writer.flush()
+
+
+def collect(folder, battle_format, experts, team_sources, num_battles, seed, workers, progress, stopping=()):
+    """Brings the set in `folder` to `num_battles` battles, in `workers` processes or, with 0, in this one.
+    `progress(battles, rows)` is called after each; ends early once `stopping` is not empty."""
+    unknown = sorted(set(experts) - set(BASELINES))
+    if unknown or not experts:
+        raise demos.DemonstrationError(f"There is no expert {', '.join(unknown) or 'given'}: choose from {', '.join(BASELINES)}.")
+    folder = Path(folder)
+    index = demos.read_index(folder, battle_format) if (folder / "index.json").exists() else demos.new_index(battle_format)
+    there = sum(shard["battles"] for shard in index["shards"])
+    missing, done, rows = num_battles - there, 0, 0
+    if missing <= 0:
+        return
+    settings = {"battle_format": battle_format, "teams": team_mix(team_sources, battle_format), "experts": tuple(experts)}
+    count = max(1, min(workers, missing))
+    jobs = [
+        {**settings, "num_battles": missing // count + (number < missing % count), "seed": seed * 1000 + 7 * there + number}
+        for number in range(count)
+    ]
+    reports = (process_reports if workers else inline_reports)(folder, f"{there:06d}_", jobs, stopping)
+    for decisions, shard in reports:
+        done, rows = done + (decisions > 0), rows + decisions
+        if shard:
+            index["shards"].append(shard)
+            demos.write_index(folder, index)
+        progress(there + done, rows)
