@@ -1,0 +1,58 @@
+"""Tensors that processes share without /dev/shm, for WSL and containers where that is small: --sharing file_system.
+
+    learner: unlinked temporary file ── mapped ──> MappedTensor ── pickled as /proc/<pid>/fd/<n> ──> actor: the same pages
+
+PyTorch's own sharing strategies, `file_system` included, both keep their memory in /dev/shm. Here the pages belong to a file in
+the temporary folder that has no name: nothing is left behind, however the processes end.
+"""
+
+import math
+import os
+import shutil
+import tempfile
+
+import torch
+
+SHM = "/dev/shm"
+
+
+class MappedTensor(torch.Tensor):
+    """A tensor over a mapped file. What is computed with it is a plain tensor; sent to another process it is mapped there too."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    def share_memory_(self):
+        return self
+
+    def __reduce_ex__(self, protocol):
+        return map_file, (f"/proc/{os.getpid()}/fd/{self.file.fileno()}", tuple(self.shape), self.dtype)
+
+
+def map_file(path, shape, dtype):
+    return torch.from_file(path, shared=True, size=math.prod(shape), dtype=dtype).view(shape)
+
+
+def mapped(tensor):
+    """A zeroed MappedTensor of the same shape and type; its room on the disk is taken at once, so that no later write can fail."""
+    file = tempfile.TemporaryFile(prefix="cleanrl_games-")  # noqa: SIM115 (open as long as the tensor)
+    try:
+        os.posix_fallocate(file.fileno(), 0, max(tensor.nbytes, 1))
+    except OSError as error:
+        raise SystemExit(
+            f"{tempfile.gettempdir()} has no room for {tensor.nbytes / 2**20:.0f} MB of shared memory ({error.strerror}): "
+            "free some, set TMPDIR to a larger disk, or take fewer --num-workers or a smaller --buffer-size."
+        ) from None
+    result = map_file(f"/proc/{os.getpid()}/fd/{file.fileno()}", tensor.shape, tensor.dtype).as_subclass(MappedTensor)
+    result.file = file
+    return result
+
+
+def choose_sharing(sharing, needed):
+    """ "auto" → "file_system" if /dev/shm cannot hold `needed` bytes, else "shared_memory"; what was asked for stays."""
+    if sharing != "auto":
+        return sharing
+    free = shutil.disk_usage(SHM).free if os.path.isdir(SHM) else 0
+    if free > 1.1 * needed:
+        return "shared_memory"
+    print(f"{SHM} has {free / 2**20:.0f} MB left of the {needed / 2**20:.0f} MB that are needed: --sharing file_system.", flush=True)
+    return "file_system"

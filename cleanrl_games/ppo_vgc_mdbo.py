@@ -1,0 +1,1176 @@
+"""Self-play PPO on VGC doubles, from scratch or from a clone (bc_vgc_mdbo.py), with scripted opponents and past selves.
+
+    python cleanrl_games/ppo_vgc_mdbo.py --num-workers 4 --bc-model runs/CLONE
+
+    ┌ actor (process × num_workers, inline, or Ray) ┐   slot numbers   ┌ learner ─────────────────────────────────┐
+    │ battles in a Node process of its own, batched │ ───────────────► │ one slot of each actor: GAE by seat, PPO │
+    │ inference; who holds a seat holds it to the   │  2 shared-memory │ over chunks of sequences; league,        │
+    │ battle's end                                  │  slots per actor │ evaluation, checkpoints                  │
+    └───────────────────────▲───────────────────────┘                  └──────────────────┬───────────────────────┘
+                            └── Board: weights by version, league snapshots, shares ◄─────┘
+
+A slot holds decisions in the order in which they were closed: a decision is closed by the next one of its seat, or by the end.
+"""
+
+import contextlib
+import copy
+import dataclasses
+import json
+import math
+import os
+import queue
+import signal
+import sys
+import time
+import traceback
+from itertools import combinations, pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Literal
+
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # before torch: AMX bf16 crashes on some machines
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+import torch
+import torch.multiprocessing as mp
+import torch.nn as nn
+import torch.nn.functional as F
+
+from cleanrl_games.envs import cluster, run, sharing
+from cleanrl_games.envs.vgc import PREVIEW, TeamPool, VGCVecEnv, contract, mdbo, normalize_format
+from cleanrl_games.envs.vgc.match import BASELINES, play_battles
+from cleanrl_games.envs.vgc.vocabulary import FLOATS, INTS, LAYOUT, SIZES
+
+
+@dataclasses.dataclass
+class Args:
+    # --- experiment
+    exp_name: str = Path(__file__).stem
+    """the name of this experiment"""
+    config: str = ""
+    """a YAML file of these settings; flags override it"""
+    seed: int = 1
+    """seed of the experiment"""
+    run_dir: str = ""
+    """folder of this run; empty = runs/{env}__{exp_name}__{seed}__{time}"""
+    resume: str = ""
+    """a run folder or checkpoint to go on from, as if nothing had happened"""
+    track: bool = False
+    """also log to Weights and Biases (WANDB_MODE=offline works without an account)"""
+    wandb_project_name: str = "cleanrl_games"
+    """the W&B project"""
+    wandb_entity: str = ""
+    """the W&B team, empty = your own"""
+    tensorboard: bool = False
+    """start TensorBoard beside the run, on 127.0.0.1, and print its address"""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """where the learner computes; actors stay on the CPU"""
+    amp: Literal["auto", "off", "bf16", "fp16"] = "auto"
+    """mixed precision of the learner; auto = on CUDA only"""
+    threads: int = 1
+    """torch threads of the learner"""
+    actor_threads: int = 1
+    """torch threads of each actor"""
+    sharing: Literal["auto", "shared_memory", "file_system"] = "auto"
+    """where rollouts and weights are shared: /dev/shm, or unnamed files in the temporary folder (auto = when /dev/shm is too small)"""
+
+    # --- environment
+    env_id: str = "vgc"
+    """name of the game in the run's folder"""
+    battle_format: str = "gen9vgc2023regulationc"
+    """the VGC format; old spellings are understood"""
+    teams: str = "shipped"
+    """training teams: shipped, generated, or a folder of PokePaste files"""
+    open_team_sheets: bool = True
+    """both sheets are known from team preview on, as in official play"""
+    turn_cap: int = 100
+    """a battle longer than this is truncated"""
+    reward_faint: float = 0.0
+    """reward for each faint of the opponent's minus one's own, beside +1 for a win and -1 for a loss"""
+    reward_hp: float = 0.0
+    """reward for each full bar of HP that the opponent loses minus one's own"""
+
+    # --- actors
+    num_workers: int = 4
+    """actor processes; 0 = inline in the learner's process, deterministic"""
+    num_battles: int = 32
+    """battles under way per actor"""
+    num_sims: int = 1
+    """Node processes per actor; with 2 an actor decides for one half while the other half is simulated"""
+    buffer_size: int = 2048
+    """decisions per rollout"""
+    max_policy_lag: int = 4
+    """rollouts that are more updates behind than this are thrown away"""
+    ray_address: str = ""
+    """run the actors on this Ray cluster ("auto", "127.0.0.1:6379", …)"""
+
+    # --- algorithm
+    total_timesteps: int = 100_000_000
+    """agent-steps to train for"""
+    max_minutes: float = 0.0
+    """stop after this many minutes, 0 = no limit"""
+    bc_model: str = ""
+    """a model.zip or run folder of bc_vgc_mdbo.py (or of this script) to start from"""
+    freeze_shared: bool = False
+    """train the heads only: what stands behind the LSTM"""
+    value_warmup_updates: int = 4
+    """with --bc-model: updates that train the value head only, since a clone's predicts the games of others"""
+    learning_rate: float = 3e-4
+    """Adam's step size"""
+    learning_rate_final: float = 3e-4
+    """its value at the end of the run (linear)"""
+    gamma: float = 0.99
+    """discount"""
+    gae_lambda: float = 0.95
+    """lambda of generalised advantage estimation"""
+    rollouts_per_update: int = 0
+    """rollouts that one update learns from, 0 = one of each actor"""
+    num_minibatches: int = 32
+    """gradient steps per pass over them"""
+    update_epochs: int = 10
+    """passes over a rollout"""
+    target_kl: float = 0.02
+    """no further pass once the policy has moved this far from the one that played (mean KL), 0 = always all passes"""
+    sequence_length: int = 16
+    """steps through which gradients flow back (truncated BPTT); the state before each chunk is stored"""
+    norm_adv: bool = True
+    """normalise advantages per minibatch"""
+    clip_coef: float = 0.2
+    """PPO's clip"""
+    ent_coef: float = 0.01
+    """entropy bonus"""
+    vf_coef: float = 0.5
+    """weight of the value loss"""
+    max_grad_norm: float = 0.5
+    """gradient clip"""
+    width: int = 64
+    """width of a Pokémon's token"""
+    embedding_width: int = 128
+    """width of an id's embedding"""
+    lstm_size: int = 192
+    """units of the LSTM"""
+    attention_heads: int = 4
+    """attention heads over the twelve Pokémon"""
+
+    # --- self-play (battles that are none of these are against oneself, and both sides learn)
+    random_fraction: float = 0.05
+    """share of battles against poke-env's RandomPlayer"""
+    max_power_fraction: float = 0.1
+    """share of battles against MaxBasePowerPlayer"""
+    heuristics_fraction: float = 0.2
+    """share of battles against SimpleHeuristicsPlayer"""
+    past_fraction: float = 0.15
+    """share of battles against past selves, once there are some"""
+    snapshot_frequency: int = 40
+    """updates between snapshots for the league, 0 = none"""
+    league_size: int = 16
+    """members of the league; beyond that the easiest leaves"""
+    guests: int = 2
+    """league members an actor fights at a time (one batched forward pass each)"""
+
+    # --- evaluation and checkpoints
+    eval_frequency: int = 100
+    """updates between evaluations against the scripted players, each with a model in the run's folder; 0 = only at the end"""
+    eval_battles: int = 100
+    """battles per evaluation and scripted player"""
+    final_battles: int = 400
+    """battles per scripted player at the end"""
+    deterministic: bool = True
+    """evaluations play the likeliest action instead of sampling"""
+    checkpoint_frequency: int = 25
+    """updates between checkpoints"""
+    checkpoint_dir: str = "./checkpoints"
+    """models of every checkpoint go to a folder of the run's name in here, for play, comparison and --bc-model"""
+    keep_checkpoints: int = 5
+    """the newest so many of them are kept, 0 = all"""
+
+
+# ------------------------------------------------------------------------------------------------------------- networks
+
+# --8<-- [start:network]
+NUM_SLOT, NUM_PREVIEW, NUM_JOINT = mdbo.SLOT_ACTIONS, mdbo.NUM_PREVIEWS, mdbo.NUM_ACTIONS  # 45, 90, 2025
+PAIRS_OF_SIX = list(combinations(range(6), 2))
+NUM_HITS = 32  # what a move does to a foe is told in so many numbers
+
+
+def columns_of(floats, name):
+    """The numbers of a group of columns: (B, FLOATS) → (B, rows, numbers)"""
+    group = LAYOUT[name]
+    return floats[:, group.float_at : group.float_at + group.rows * len(group.floats)].reshape(len(floats), group.rows, -1)
+
+
+def linear(fan_in, fan_out, std=2**0.5):
+    layer = nn.Linear(fan_in, fan_out)
+    nn.init.orthogonal_(layer.weight, std)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def masked_log_softmax(logits, legal):
+    """In float32; illegal entries get probability 0 exactly, and no gradient."""
+    logits = logits.float()
+    return logits.masked_fill(~legal, torch.finfo(logits.dtype).min).log_softmax(-1)
+
+
+class Agent(nn.Module):
+    """Embeddings for ids, a token per Pokémon, attention over the twelve, an LSTM over a battle's decisions, three heads.
+
+    A decision is two choices, one after the other: a turn's are slot 0 and slot 1 (45 each, joint number 45 · slot 0 + slot 1), a
+    preview's are the preview (90) and nothing. So every policy is a table of log-probs (B, 2, 90), padded with illegal entries.
+    A move's logit is made of what the situation asks for, of the move, of its target and of both together; a switch's of the
+    Pokémon that would come in: what is learned about a move or a Pokémon holds in every slot of every team.
+    """
+
+    def __init__(self, width=64, embedding_width=128, hidden_size=192, attention_heads=4):
+        super().__init__()
+        self.width, self.hidden_size, self.attention_heads = width, hidden_size, attention_heads
+        own, opp, active, history = (LAYOUT[name] for name in ("own", "opp", "active", "history"))
+        self.common, self.active_at, self.versus_at = len(opp.floats), opp.floats.index("active_a"), active.floats.index("move_1_vs_a")
+        self.move_numbers_at = opp.floats.index("move_1_power")
+
+        # One table for all vocabularies, one after another; columns that mean different things have rows of their own.
+        sizes = {"species": SIZES["species"], "ability": SIZES["abilities"], "item": SIZES["items"], "lost_item": SIZES["items"],
+                 "type": SIZES["types"], "tera_type": SIZES["types"], "move": SIZES["moves"], "actor": 5, "target": 5}  # fmt: skip
+        start = dict(zip(sizes, np.cumsum([0, *sizes.values()]).tolist()))
+        same = {"type_1": "type", "type_2": "type", "type_3": "type", "actor_species": "species", "target_species": "species"}
+        same |= {f"move_{i}": "move" for i in (1, 2, 3, 4)}
+        # A bag is a set of ids whose embeddings are summed: a Pokémon, an event of the last turns, a move of an active Pokémon.
+        bags = [[(group.int_index(row, name), name) for name in group.ints] for group in (own, opp, history) for row in range(group.rows)]
+        bags += [[(own.int_index(row, f"move_{i}"), "move")] for row in (0, 1) for i in (1, 2, 3, 4)]
+        constants = {
+            "bag_columns": torch.tensor([column for bag in bags for column, _ in bag]),
+            "bag_offsets": torch.tensor([start[same.get(name, name)] for bag in bags for _, name in bag], dtype=torch.int32),
+            "bag_starts": torch.tensor(np.cumsum([0, *map(len, bags)])[:-1], dtype=torch.int32),
+            "pairs_of_six": torch.tensor(PAIRS_OF_SIX),
+            "preview_pairs": torch.tensor([[PAIRS_OF_SIX.index((a, b)), PAIRS_OF_SIX.index((c, d))] for a, b, c, d in mdbo.PREVIEWS.tolist()]),
+            "parts": action_parts(),
+        }  # fmt: skip
+        for name, value in constants.items():
+            self.register_buffer(name, value, persistent=False)
+        self.table = nn.Parameter(torch.randn(sum(sizes.values()), embedding_width) * 0.1)
+
+        self.mon_ids, self.mon_numbers = linear(embedding_width, width, 1.0), linear(self.common, width, 1.0)
+        self.own_numbers, self.belief_numbers = linear(len(own.floats) - self.common, width), linear(len(LAYOUT["belief"].floats), width)
+        self.active_numbers = linear(len(active.floats), width, 1.0)
+        self.norm_attention, self.norm_feed, self.norm_out = nn.LayerNorm(width), nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.attention_out = linear(width, 3 * width, 1.0), linear(width, width, 0.5)
+        self.feed_in, self.feed_out = linear(width, 2 * width), linear(2 * width, width, 0.5)
+        self.history_in = linear(embedding_width + len(history.floats), width)
+        self.field_in = linear(len(LAYOUT["field"].floats), width)
+        self.core_in = linear(8 * width, hidden_size)
+        self.lstm_in, self.lstm_hidden = linear(hidden_size, 4 * hidden_size, 1.0), linear(hidden_size, 4 * hidden_size, 1.0)
+        with torch.no_grad():
+            self.lstm_in.bias[hidden_size : 2 * hidden_size] = 1.0  # remember, until there is a reason to forget
+
+        self.move_ids, self.move_numbers = linear(embedding_width, width, 1.0), linear(6 + 2, width, 1.0)
+        self.move_owner, self.target_key, self.switch_key = linear(width, width, 1.0), linear(width, width, 1.0), linear(width, width, 1.0)
+        self.hit_move, self.hit_foe = linear(width, NUM_HITS, 1.0), linear(width, NUM_HITS, 1.0)
+        self.hit_versus = nn.Parameter(torch.randn(NUM_HITS))
+        self.no_target, self.passing = nn.Parameter(torch.zeros(1, 1, width)), nn.Parameter(torch.zeros(1, 1, width))
+        self.tera_key = nn.Parameter(torch.randn(1, 1, width) * 0.1)
+        # What a slot asks for: of a move, of a target, of terastallizing, of who comes in, of a hit, and how much it wants to pass.
+        self.wants = [width] * 4 + [NUM_HITS, 1]
+        self.query = linear(hidden_size + width, sum(self.wants), 0.1)
+        self.given_slot_0 = linear(width, sum(self.wants), 0.1)
+        self.preview_key, self.preview_query = linear(width, 2 * width, 1.0), linear(hidden_size, 2 * width, 0.1)
+        self.value_out = linear(hidden_size, 1, 0.1)
+
+    def encode(self, ints, floats):
+        """ints (B, 196), floats (B, 1048) → the core's input (B, H) and what the heads point at:
+        own tokens (B, 6, W), the two that stand, the two behind them, foes (B, 2, W), moves (B, 2, 4, W), hits (B, 2, 4, 2, K)"""
+        batch, common = len(ints), self.common
+        own, opp, active, field, history, belief = (columns_of(floats, name) for name in LAYOUT)
+        # One look-up for everything: each would write a gradient as large as the table.
+        ids = ints[:, self.bag_columns].int() + self.bag_offsets
+        starts = torch.arange(batch, device=ints.device, dtype=torch.int32)[:, None] * ids.shape[1] + self.bag_starts
+        bags = F.embedding_bag(ids.flatten(), self.table, starts.flatten(), mode="sum").view(batch, len(self.bag_starts), -1)
+        mons, events, moves = bags.split([12, history.shape[1], 8], 1)
+
+        where = slice(self.active_at, self.active_at + 2)  # columns active_a, active_b
+        our_slots, their_slots = self.active_numbers(active).split(2, 1)  # (B, 2, W)
+        ours = torch.baddbmm(self.own_numbers(own[..., common:]), own[..., where], our_slots)
+        theirs = torch.baddbmm(self.belief_numbers(belief), opp[..., where], their_slots)
+        x = self.mon_ids(mons) + self.mon_numbers(torch.cat([own[..., :common], opp], 1)) + torch.cat([ours, theirs], 1)  # (B, 12, W)
+        q, k, v = self.qkv(self.norm_attention(x)).view(batch, 12, 3, self.attention_heads, -1).permute(2, 0, 3, 1, 4)
+        x = x + self.attention_out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(batch, 12, -1))
+        x = self.norm_out(x + self.feed_out(F.relu(self.feed_in(self.norm_feed(x)))))
+
+        our_tokens, their_tokens = x.split(6, 1)  # split, not slices: a slice's gradient is a tensor of zeros with a window
+        standing, bench, _ = our_tokens.split(2, 1)
+        foes = opp[..., where].mT @ their_tokens  # (B, 2, W), zero where nobody stands
+        events = F.relu(self.history_in(torch.cat([events, history], -1))).sum(1)
+        everything = [standing.flatten(1), foes.flatten(1), our_tokens.mean(1), their_tokens.mean(1), events]
+        core = F.relu(self.core_in(torch.cat([*everything, F.relu(self.field_in(field.squeeze(1)))], 1)))
+
+        numbers = own[:, :2, self.move_numbers_at : self.move_numbers_at + 24].reshape(batch, 2, 4, 6)
+        versus = active[:, :2, self.versus_at : self.versus_at + 8].reshape(batch, 2, 4, 2)
+        moves = self.move_ids(moves).view(batch, 2, 4, -1) + self.move_numbers(torch.cat([numbers, versus], -1))
+        moves = F.relu(moves + self.move_owner(standing)[:, :, None])  # (B, 2, 4, W)
+        hits = self.hit_move(moves)[:, :, :, None] + self.hit_foe(foes)[:, None, None] + versus[..., None] * self.hit_versus
+        return core, (our_tokens, standing, bench, foes, moves, F.relu(hits))
+
+    def unroll(self, core, state, first):
+        """core (T, B, H), state (2, B, H), first (T, B): where a battle begins → (T, B, H), state"""
+        hidden, cell = state
+        outputs = []
+        for gates_in, keep in zip(self.lstm_in(core).unbind(0), (~first).float()[..., None].unbind(0)):
+            hidden, cell = hidden * keep, cell * keep
+            i, f, g, o = (gates_in + self.lstm_hidden(hidden)).chunk(4, -1)
+            cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
+            hidden = o.sigmoid() * cell.tanh()
+            outputs.append(hidden)
+        return torch.stack(outputs), torch.stack([hidden, cell])
+
+    def pointers(self, hidden, things):
+        """→ queries of both slots (B, 1, …), what a target is (B, 5, W): own b, own a, none, foe a, foe b; who may come in (B, 4, W)"""
+        _, standing, bench, foes, _, _ = things
+        batch = len(hidden)
+        queries = self.query(torch.cat([hidden[:, None].expand(-1, 2, -1), standing], -1)).split(1, 1)
+        ours, theirs = self.target_key(torch.cat([standing.flip(1), foes], 1)).split(2, 1)
+        targets = torch.cat([ours, self.no_target.expand(batch, 1, -1), theirs], 1)
+        return queries, targets, self.switch_key(torch.cat([standing, bench], 1))
+
+    def slot_logits(self, query, moves, hits, targets, switches):
+        """query (B, Q, …), moves (B, 4, W), hits (B, 4, 2, K) of this slot → (B, Q, 45)"""
+        want_move, want_target, want_tera, want_switch, want_hit, want_pass = query.split(self.wants, -1)
+        scale = self.width**-0.5
+        both = (want_move @ moves.mT)[..., None] + (want_target @ targets.mT)[:, :, None] + (moves @ targets.mT)[:, None]  # (B, Q, 4, 5)
+        hit = (want_hit @ hits.flatten(1, 2).mT).unflatten(-1, (4, 2))
+        both = both * scale + F.pad(hit, (3, 0))  # a foe's column of target is 3 or 4
+        tera = both + (want_tera @ moves.mT)[..., None] * scale
+        return torch.cat([torch.cat([both, tera], -1).flatten(2), want_switch @ switches.mT * scale, want_pass], -1)
+
+    def slot_0_words(self, moves, targets, switches):
+        """(B, 15, W): a slot's action is said to the other slot as the sum of some of these, see action_parts()"""
+        batch = len(moves)
+        return torch.cat([moves, targets, self.tera_key.expand(batch, 1, -1), switches, self.passing.expand(batch, 1, -1)], 1)
+
+    def preview_logits(self, hidden, tokens):
+        """hidden (P, H), own tokens (P, 6, W) → (P, 90): a pair of leads and a pair behind them"""
+        lead, back = self.preview_key(tokens).chunk(2, -1)
+        first, second = self.pairs_of_six.T
+        want_lead, want_back = self.preview_query(hidden).chunk(2, -1)
+        scale = self.width**-0.5
+        lead = (F.relu(lead[:, first] + lead[:, second]) @ want_lead[..., None]).squeeze(-1) * scale  # (P, 15)
+        back = (F.relu(back[:, first] + back[:, second]) @ want_back[..., None]).squeeze(-1) * scale
+        return lead[:, self.preview_pairs[:, 0]] + back[:, self.preview_pairs[:, 1]]
+
+    def first_logits(self, hidden, things, preview, query, targets, switches):
+        """→ (B, 90): slot 0's 45, or the preview's 90"""
+        tokens, _, _, _, moves, hits = things
+        logits = F.pad(self.slot_logits(query, moves[:, 0], hits[:, 0], targets, switches).squeeze(1), (0, NUM_PREVIEW - NUM_SLOT))
+        rows = preview.nonzero().squeeze(1)
+        if len(rows):  # one decision in twelve
+            logits = logits.index_copy(0, rows, self.preview_logits(hidden[rows], tokens[rows]).to(logits.dtype))
+        return logits
+
+    def logprobs(self, hidden, things, preview, legal, actions):
+        """Log-probs of both choices, the second given the first that was taken.
+        hidden (B, H), preview (B,) bool, legal (B, 2, 90) given the action, actions (B,) → (B, 2, 90)"""
+        moves, hits = things[4:]
+        (query_0, query_1), targets, switches = self.pointers(hidden, things)
+        first = self.first_logits(hidden, things, preview, query_0, targets, switches)
+        said = self.parts[actions.clamp(max=NUM_JOINT - 1) // NUM_SLOT][:, None] @ self.slot_0_words(moves[:, 0], targets, switches)
+        second = self.slot_logits(query_1 + self.given_slot_0(said), moves[:, 1], hits[:, 1], targets, switches).squeeze(1)
+        return masked_log_softmax(torch.stack([first, F.pad(second, (0, NUM_PREVIEW - NUM_SLOT))], 1), legal)
+
+    def act(self, hidden, things, preview, joint, generator=None):
+        """Samples slot 0 (or the preview), then slot 1 given it. joint (B, 2025) bool: what is legal
+        → actions (B,), log-prob (B,), legal (B, 2, 90) given the action"""
+        moves, hits = things[4:]
+        table = joint.view(-1, NUM_SLOT, NUM_SLOT)
+        (query_0, query_1), targets, switches = self.pointers(hidden, things)
+        legal = joint.new_zeros(len(joint), 2, NUM_PREVIEW)
+        legal[:, 0, :NUM_SLOT] = table.any(2)
+        legal[preview, 0] = joint[preview, :NUM_PREVIEW]
+        first = masked_log_softmax(self.first_logits(hidden, things, preview, query_0, targets, switches), legal[:, 0])
+        # The largest of p / Exp(1) is a sample of p, and never one of probability 0.
+        action_0 = (first.exp() / torch.empty_like(first).exponential_(generator=generator)).argmax(-1)
+        slot_0 = action_0.clamp(max=NUM_SLOT - 1)
+        legal[:, 1, :NUM_SLOT] = table[torch.arange(len(joint), device=joint.device), slot_0]
+        legal[preview, 1] = (
+            torch.arange(NUM_PREVIEW, device=joint.device) == 0
+        )  # nothing is chosen after a preview: entry 0 stands for that
+        said = self.parts[slot_0][:, None] @ self.slot_0_words(moves[:, 0], targets, switches)
+        second = self.slot_logits(query_1 + self.given_slot_0(said), moves[:, 1], hits[:, 1], targets, switches).squeeze(1)
+        second = masked_log_softmax(second, legal[:, 1, :NUM_SLOT])
+        action_1 = (second.exp() / torch.empty_like(second).exponential_(generator=generator)).argmax(-1)
+        logprob = first.gather(1, action_0[:, None]) + second.gather(1, action_1[:, None])
+        return torch.where(preview, action_0, NUM_SLOT * action_0 + action_1), logprob.squeeze(1), legal
+
+    def joint_logprobs(self, hidden, things, preview, joint):
+        """The whole policy: (B, 2025), of a preview in the first 90, finfo.min where illegal. Its argmax is greedy play."""
+        moves, hits = things[4:]
+        table = joint.view(-1, NUM_SLOT, NUM_SLOT)
+        (query_0, query_1), targets, switches = self.pointers(hidden, things)
+        legal = torch.where(preview[:, None], joint[:, :NUM_PREVIEW], F.pad(table.any(2), (0, NUM_PREVIEW - NUM_SLOT)))
+        first = masked_log_softmax(self.first_logits(hidden, things, preview, query_0, targets, switches), legal)
+        said = self.parts @ self.slot_0_words(moves[:, 0], targets, switches)  # (B, 45, W)
+        second = self.slot_logits(query_1 + self.given_slot_0(said), moves[:, 1], hits[:, 1], targets, switches)  # (B, 45, 45)
+        both = (first[:, :NUM_SLOT, None] + masked_log_softmax(second, table)).flatten(1)
+        both = torch.where(preview[:, None], F.pad(first, (0, NUM_JOINT - NUM_PREVIEW)), both)
+        return both.masked_fill(~joint, torch.finfo(both.dtype).min)
+
+    def win_logit(self, hidden):
+        """The log-odds of winning (B,): the state's value is 2 · sigmoid − 1."""
+        return self.value_out(hidden).squeeze(-1).float()
+
+
+def action_parts():
+    """(45, 15): which words say a slot's action: four moves, five targets, tera, four switches, pass"""
+    parts = torch.zeros(NUM_SLOT, 4 + 5 + 1 + 4 + 1)
+    for action in range(NUM_SLOT):
+        slot = mdbo.decode_slot(action)
+        if slot.move is not None:
+            parts[action, slot.move] = parts[action, 4 + slot.target + 2] = 1.0
+            parts[action, 9] = float(slot.tera)
+        else:
+            parts[action, 14 if slot.switch is None else 10 + slot.switch] = 1.0
+    return parts
+
+
+# --8<-- [end:network]
+
+
+def make_agent(settings):
+    return Agent(settings["width"], settings["embedding_width"], settings["lstm_size"], settings["attention_heads"])
+
+
+# The layers behind the LSTM; --freeze-shared trains nothing else.
+HEADS = (
+    "query",
+    "given_slot_0",
+    "target_key",
+    "switch_key",
+    "no_target",
+    "passing",
+    "tera_key",
+    "preview_key",
+    "preview_query",
+    "value_out",
+)
+
+
+def to_flat(agent):
+    return torch.cat([tensor.detach().flatten().cpu() for tensor in agent.state_dict().values()])
+
+
+def from_flat(agent, flat):
+    offset = 0
+    for tensor in agent.state_dict().values():
+        tensor.copy_(flat[offset : offset + tensor.numel()].view_as(tensor))
+        offset += tensor.numel()
+
+
+# ----------------------------------------------------------------------------------------------------------- pure maths
+
+
+def gae(key, rewards, values, next_values, ended, gamma, gae_lambda):
+    """Advantages (N,) of rows in order of arrival; a seat (key) sees its own rows only, however others come in between.
+
+    next_values are those of the seat's next row, even if that row is in no rollout yet; of a truncated battle's last row V(last
+    observation), of a terminated one's 0.
+    """
+    order = np.argsort(key, kind="stable")
+    deltas = (rewards + gamma * next_values - values)[order]
+    goes_on = np.append(key[order][1:] == key[order][:-1], False) & ~ended[order]
+    advantages, last = np.zeros_like(deltas), 0.0
+    for row in reversed(range(len(deltas))):
+        last = deltas[row] + gamma * gae_lambda * goes_on[row] * last
+        advantages[row] = last
+    result = np.empty_like(advantages)
+    result[order] = advantages
+    return result
+
+
+def cut_chunks(key, length):
+    """Cuts every seat's rows into chunks of at most `length`, all of a seat's nearly equal
+    → order (N,): rows seat after seat; starts, lengths (C,): the chunks in that order"""
+    order = np.argsort(key, kind="stable")
+    seats = [0, *(np.flatnonzero(np.diff(key[order])) + 1).tolist(), len(key)]
+    cuts = [np.linspace(begin, end, math.ceil((end - begin) / length) + 1).astype(np.int64) for begin, end in pairwise(seats)]
+    starts, ends = np.concatenate([cut[:-1] for cut in cuts]), np.concatenate([cut[1:] for cut in cuts])
+    return order, starts, ends - starts
+
+
+def evaluate_chunks(agent, b, order, starts, lengths, device):
+    """The learner's unroll of some chunks of batch b → their rows (R,), log-probs (R, 2, 90), the LSTM's outputs (R, H)
+
+    Chunks stand side by side in a (T, B) grid. Only the LSTM sees the grid: encoder and heads never compute a padded row."""
+    steps = np.arange(lengths.max())[:, None]
+    inside = steps < lengths  # (T, B)
+    rows, places = torch.from_numpy(order[(starts + steps)[inside]]), torch.from_numpy(np.flatnonzero(inside)).to(device)
+    preview = b.first[rows].to(device)
+    core, things = agent.encode(b.ints[rows].to(device), b.floats[rows].to(device))
+    grid = core.new_zeros(inside.size, core.shape[1]).index_copy(0, places, core).view(*inside.shape, -1)
+    first = preview.new_zeros(inside.size).index_copy(0, places, preview).view(inside.shape)
+    hidden, _ = agent.unroll(grid, b.states[order[starts]].to(device).transpose(0, 1), first)
+    hidden = hidden.flatten(0, 1)[places]
+    return rows, agent.logprobs(hidden, things, preview, b.legal[rows].to(device), b.actions[rows].to(device)), hidden
+
+
+def logprob_and_entropy(logprobs, preview, actions):
+    """logprobs (B, 2, 90) → of the decision taken: its log-prob (B,), and the entropy (B,): of the first choice plus of the second
+    given the first, which is that of the joint policy in the mean over first choices"""
+    choices = torch.where(
+        preview, torch.stack([actions, torch.zeros_like(actions)]), torch.stack([actions // NUM_SLOT, actions % NUM_SLOT])
+    )
+    logprob = logprobs.gather(2, choices.T[..., None]).sum((1, 2))
+    entropy = -(logprobs.exp() * logprobs.clamp(min=-1e4)).sum((-1, -2))  # 0 · (-1e4), not 0 · (-inf), for illegal ones
+    return logprob, entropy
+
+
+def ppo_losses(logprob, old_logprob, advantages, win_logit, returns, clip_coef):
+    """PPO's clipped loss, and the cross-entropy of the win prediction: a return in [-1, 1] is a chance of (return + 1) / 2."""
+    logratio = logprob - old_logprob
+    ratio = logratio.exp()
+    policy_loss = torch.max(-advantages * ratio, -advantages * ratio.clamp(1 - clip_coef, 1 + clip_coef)).mean()
+    value_loss = F.binary_cross_entropy_with_logits(win_logit, ((returns + 1) / 2).clamp(0, 1))
+    with torch.no_grad():
+        stats = torch.stack([-logratio.mean(), (ratio - 1 - logratio).mean(), ((ratio - 1).abs() > clip_coef).float().mean()])
+    return policy_loss, value_loss, stats
+
+
+def anneal(start, final, update, updates):
+    return start + (final - start) * min(update / max(updates, 1e-8), 1.0)
+
+
+def league_probabilities(qualities):
+    """Prioritised sampling as in OpenAI Five: softmax of the qualities."""
+    exp = np.exp(np.asarray(qualities) - np.max(qualities))
+    return exp / exp.sum()
+
+
+# --------------------------------------------------------------------------------------------------------------- actors
+
+KINDS = ("self", "past", *BASELINES)  # who holds the other seat; the scripted ones in the order of the environment's codes, from 1
+SELF, PAST = 0, 1
+MAX_EPISODES = 4096  # per rollout
+
+
+def make_env(args, index, episodes=None):
+    opponents = {"random": args.random_fraction, "max_power": args.max_power_fraction, "heuristics": args.heuristics_fraction}
+    return VGCVecEnv(
+        args.num_battles, args.num_sims, args.battle_format, TeamPool(args.teams, args.battle_format), args.open_team_sheets,
+        args.seed * 1000 + index, args.turn_cap, args.reward_faint, args.reward_hp,
+        {name: share for name, share in opponents.items() if share > 0}, episodes=episodes,
+    )  # fmt: skip
+
+
+def make_rows(args, count):
+    """What is known of a decision when it is made."""
+    return {
+        "ints": torch.zeros(count, INTS, dtype=torch.int16),
+        "floats": torch.zeros(count, FLOATS),
+        "legal": torch.zeros(count, 2, NUM_PREVIEW, dtype=torch.bool),  # both choices, the second given the first that was taken
+        "actions": torch.zeros(count, dtype=torch.int64),
+        "logprobs": torch.zeros(count),
+        "values": torch.zeros(count),
+        "first": torch.zeros(count, dtype=torch.bool),  # a team preview, where a battle and the LSTM's memory begin
+        "states": torch.zeros(count, 2, args.lstm_size),  # the LSTM's, before the decision
+        "version": torch.zeros(count, dtype=torch.int32),
+    }
+
+
+def make_storage(args):
+    """One rollout: closed decisions in the order in which they were closed. The last round of decisions may overshoot buffer_size."""
+    count = args.buffer_size + 2 * args.num_battles
+    storage = make_rows(args, count) | {
+        "key": torch.zeros(count, dtype=torch.int64),  # the seat
+        "rewards": torch.zeros(count),  # what came after the decision
+        "next_values": torch.zeros(count),
+        "ended": torch.zeros(count, dtype=torch.bool),
+        "episodes": torch.zeros(MAX_EPISODES, 4),  # kind, league member, score, turns
+        "info": torch.zeros(5, dtype=torch.float64),  # rows, episodes, seconds of: rollout, inference, simulator
+    }
+    if args.sharing == "file_system" and args.num_workers and not args.ray_address:
+        storage = {name: sharing.mapped(tensor) for name, tensor in storage.items()}
+    return storage
+
+
+class Board:
+    """What the learner tells its actors: weights by version, the league's snapshots, whom to fight. In shared memory."""
+
+    def __init__(self, args, num_parameters):
+        share = sharing.mapped if args.sharing == "file_system" else torch.Tensor.share_memory_
+        self.weights = share(torch.zeros(num_parameters))
+        self.snapshots = share(torch.zeros(args.league_size, num_parameters))
+        # [version, then per league row its serial number, then its probability]
+        self.numbers = share(torch.zeros(1 + 2 * args.league_size, dtype=torch.float64))
+        self.lock = mp.get_context("spawn").Lock()
+
+
+class Actor:
+    """Plays battles and writes them down. Knows nothing of processes or Ray: the same class runs inline and anywhere else."""
+
+    def __init__(self, args, index):
+        seed, seats = args.seed * 1000 + index, 2 * args.num_battles
+        self.args, self.index = args, index
+        self.rng, self.generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
+        self.env, self.waiting = make_env(args, index), None
+        self.agent = make_agent(vars(args)).eval()
+        self.members = {}  # serial number of a league member → its policy, copied when first needed
+        self.kind = np.zeros(args.num_battles, np.int64)
+        self.holder = np.zeros(seats, np.int64)  # who answers for a seat: 0 = the learner's policy, else a member's serial number
+        self.states = torch.zeros(seats, 2, 2, args.lstm_size)  # before and after the seat's last decision
+        self.open, self.is_open = make_rows(args, seats), np.zeros(seats, bool)  # the learner's last decision in each seat
+        self.played = [[] for _ in range(args.num_battles)]  # (key, action) of the battles under way, to get there again
+
+    def read_board(self, board):
+        """Takes over weights and draws the league members to meet in this rollout → (version, guests)"""
+        with board.lock:
+            from_flat(self.agent, board.weights)
+            version, (serials, probabilities) = int(board.numbers[0]), board.numbers[1:].view(2, -1).numpy().copy()
+            guests = []
+            if probabilities.sum() > 0:
+                guests = np.unique(self.rng.choice(serials, self.args.guests, p=probabilities / probabilities.sum())).astype(int).tolist()
+            for serial in set(guests) - set(self.members):
+                self.members[serial] = copy.deepcopy(self.agent)
+                from_flat(self.members[serial], board.snapshots[int(np.flatnonzero(serials == serial)[0])])
+        in_use = {*guests, *self.holder.tolist()}
+        self.members = {serial: policy for serial, policy in self.members.items() if serial in in_use}
+        return version, guests
+
+    def choose_opponents(self, batch, rows, guests):
+        """Only ever called for battles that start: who holds a seat holds it until the battle ends."""
+        scripted = self.args.random_fraction + self.args.max_power_fraction + self.args.heuristics_fraction
+        past_share = self.args.past_fraction / max(1.0 - scripted, 1e-8)  # of the battles that are not scripted
+        for battle, code in dict(zip(batch.battle[rows].tolist(), batch.opponent[rows].tolist())).items():
+            self.holder[2 * battle : 2 * battle + 2], self.kind[battle], self.played[battle] = 0, SELF, []
+            if code:
+                self.kind[battle] = PAST + code
+            elif guests and self.rng.random() < past_share:
+                self.kind[battle] = PAST
+                self.holder[2 * battle + self.rng.integers(2)] = guests[self.rng.integers(len(guests))]
+
+    def forward(self, policy, batch, rows):
+        """Encodes rows and moves their seats' memories on → LSTM output (B, H), things for the heads, memory before (B, 2, H)"""
+        keys, retry = torch.from_numpy(batch.key[rows]).long(), torch.from_numpy(batch.retry[rows])
+        # A choice that could not be carried out is asked for again: the memory of it is undone.
+        before = torch.where(retry[:, None, None], self.states[keys, 0], self.states[keys, 1])
+        core, things = policy.encode(torch.from_numpy(batch.ints[rows]), torch.from_numpy(batch.floats[rows]))
+        hidden, after = policy.unroll(core[None], before.transpose(0, 1), torch.from_numpy(batch.kind[rows] == PREVIEW)[None])
+        self.states[keys, 0], self.states[keys, 1] = before, after.transpose(0, 1)
+        return hidden[0], things, before
+
+    def close(self, s, at, keys, rewards, next_values, ended):
+        """Moves the open decisions of these seats to the rollout, with what came of them."""
+        span = slice(at, at + len(keys))
+        for name, rows in self.open.items():
+            s[name][span] = rows[keys]
+        s["key"][span], s["rewards"][span] = torch.from_numpy(keys), torch.from_numpy(rewards)
+        s["next_values"][span], s["ended"][span] = next_values, ended
+        self.is_open[keys] = False
+        return span.stop
+
+    def note_results(self, finished, s, episodes):
+        """Writes down who won, as the learner sees it; of a battle against itself as side 0 does."""
+        for end in finished[: MAX_EPISODES - episodes]:
+            battle, kind = int(end["battle"]), int(self.kind[end["battle"]])
+            seats = self.holder[2 * battle : 2 * battle + 2]
+            side = int(end["p1"] != 0) if kind > PAST else int(seats[0] != 0)
+            score = float(end["winner"] == side) if end["winner"] in (0, 1) else 0.5
+            s["episodes"][episodes] = torch.tensor([kind, seats.max(), score, end["turns"]])
+            episodes += 1
+        return episodes
+
+    @torch.no_grad()
+    def rollout(self, board, storage):
+        """Plays until buffer_size decisions are closed in `storage`, with the weights that are on the board now."""
+        start, inference_time, simulator_time, closed, episodes = time.perf_counter(), 0.0, 0.0, 0, 0
+        version, guests = self.read_board(board)
+        while closed < self.args.buffer_size:
+            clock = time.perf_counter()
+            batch = self.waiting or self.env.recv("any" if self.args.num_sims > 1 else "all")
+            self.waiting = None
+            simulator_time += time.perf_counter() - clock
+            clock = time.perf_counter()
+
+            # --- battles that ended
+            episodes = self.note_results(np.sort(batch.finished, order=("battle", "episode")), storage, episodes)
+            ends = batch.ends[np.argsort(batch.key[batch.ends])]
+            ends = ends[self.is_open[batch.key[ends]]]
+            next_values, truncated = torch.zeros(len(ends)), batch.truncated[ends]
+            if truncated.any():
+                next_values[torch.from_numpy(truncated)] = self.value(self.forward(self.agent, batch, ends[truncated])[0])
+            closed = self.close(storage, closed, batch.key[ends].astype(np.int64), batch.reward[ends], next_values, True)
+
+            # --- decisions, in the order of seats: what is drawn must not depend on who answered first
+            rows = batch.decisions[np.argsort(batch.key[batch.decisions])]
+            self.choose_opponents(batch, rows[batch.kind[rows] == PREVIEW], guests)
+            keys, actions, masks = batch.key[rows].astype(np.int64), np.zeros(len(rows), np.int64), torch.from_numpy(batch.mask[rows])
+            preview = torch.from_numpy(batch.kind[rows] == PREVIEW)
+            for holder in np.unique(self.holder[keys]):
+                chosen = np.flatnonzero(self.holder[keys] == holder)
+                policy = self.members[holder] if holder else self.agent
+                hidden, things, before = self.forward(policy, batch, rows[chosen])
+                action, logprob, legal = policy.act(hidden, things, preview[chosen], masks[chosen], self.generator)
+                actions[chosen] = action.numpy()
+                if holder:
+                    continue
+                values, mine, follows = self.value(hidden), keys[chosen], ~batch.retry[rows[chosen]] & self.is_open[keys[chosen]]
+                closed = self.close(storage, closed, mine[follows], batch.reward[rows[chosen[follows]]], values[follows], False)
+                known = (batch.ints[rows[chosen]], batch.floats[rows[chosen]], legal, action, logprob, values, preview[chosen], before)
+                for name, value in zip(self.open, (*known, torch.tensor(version, dtype=torch.int32))):
+                    self.open[name][mine] = torch.as_tensor(value)
+                self.is_open[mine] = True
+            self.env.send(keys, actions)
+            if self.args.num_workers == 0:
+                for key, action in zip(keys.tolist(), actions.tolist()):
+                    self.played[key // 2].append((key, action))
+            inference_time += time.perf_counter() - clock
+        storage["info"][:] = torch.tensor([closed, episodes, time.perf_counter() - start, inference_time, simulator_time])
+
+    def value(self, hidden):
+        return 2 * self.agent.win_logit(hidden).sigmoid() - 1
+
+    def state_dict(self):
+        """All that the next rollout depends on, so that an inline run resumes exactly. Battles are in it as their moves so far."""
+        arrays = {"kind": self.kind, "holder": self.holder, "is_open": self.is_open, "episodes": self.env.episodes}
+        return {
+            "arrays": {name: torch.from_numpy(array.copy()) for name, array in arrays.items()},
+            "open": self.open,
+            "states": self.states,
+            "played": self.played,
+            "members": {serial: to_flat(policy) for serial, policy in self.members.items()},
+            "rng": json.dumps(self.rng.bit_generator.state),
+            "generator": self.generator.get_state(),
+        }
+
+    def load_state_dict(self, state):
+        arrays = {name: tensor.numpy() for name, tensor in state["arrays"].items()}
+        self.kind[:], self.holder[:], self.is_open[:] = (arrays[name] for name in ("kind", "holder", "is_open"))
+        for name, rows in state["open"].items():
+            self.open[name].copy_(rows)
+        self.states.copy_(state["states"])
+        self.played = [[tuple(move) for move in moves] for moves in state["played"]]
+        for serial, flat in state["members"].items():
+            self.members[serial] = copy.deepcopy(self.agent)
+            from_flat(self.members[serial], flat)
+        self.rng.bit_generator.state = json.loads(state["rng"])
+        self.generator.set_state(state["generator"])
+        self.env.close()
+        self.env = make_env(self.args, self.index, arrays["episodes"])
+        self.waiting = self.replay()
+
+    def replay(self):
+        """Plays the battles under way again up to where they stood (same seed, same moves) → what they ask next, as one batch"""
+        left = {key: [] for key in range(2 * self.args.num_battles)}
+        for moves in self.played:
+            for key, action in moves:
+                left[key].append(action)
+        frames, finished = [], []
+        while True:
+            batch = self.env.recv()
+            arrived = np.array([not left[2 * battle] and not left[2 * battle + 1] for battle in range(self.args.num_battles)])
+            frames.append(batch.frames[arrived[batch.battle]])
+            finished.append(batch.finished[arrived[batch.finished["battle"]]])
+            keys = [key for key in batch.key[batch.decisions].tolist() if left[key]]
+            if not keys:
+                return dataclasses.replace(batch, frames=np.concatenate(frames), finished=np.concatenate(finished))
+            self.env.send(keys, [left[key].pop(0) for key in keys])
+
+
+# --8<-- [start:actor_main]
+def actor_main(args, index, board, slots, free, full):
+    """The life of an actor process: take a free slot, fill it, say so. Ends with its parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the learner's to handle
+    torch.set_num_threads(args.actor_threads)
+    parent = os.getppid()
+    try:
+        actor = Actor(args, index)
+        while os.getppid() == parent:
+            with contextlib.suppress(queue.Empty):
+                slot = free.get(timeout=1.0)
+                actor.rollout(board, slots[slot])
+                full.put((index, slot, ""))
+    except Exception:
+        full.put((index, -1, traceback.format_exc()))
+
+
+def inline_rollouts(args, board, actor):
+    storage = make_storage(args)
+    while True:
+        actor.rollout(board, storage)
+        yield 0, storage, 0
+
+
+def process_rollouts(args, board):
+    """Two slots per actor, so that it fills one while the learner reads the other. Only integers cross the queues."""
+    context = mp.get_context("spawn")
+    slots = [{name: tensor.share_memory_() for name, tensor in make_storage(args).items()} for _ in range(2 * args.num_workers)]
+    free, full = [context.Queue() for _ in range(args.num_workers)], context.Queue()
+    workers = [
+        context.Process(target=actor_main, args=(args, i, board, slots, free[i], full), name=f"actor-{i}", daemon=True)
+        for i in range(args.num_workers)
+    ]
+    try:
+        for index, worker in enumerate(workers):
+            worker.start()
+            free[index].put(2 * index)
+            free[index].put(2 * index + 1)
+        while True:
+            with contextlib.suppress(queue.Empty):
+                index, slot, error = full.get(timeout=1.0)
+                if error:
+                    raise RuntimeError(f"Actor process {index} failed:\n{error}")
+                yield index, slots[slot], full.qsize()
+                free[index].put(slot)
+            for index, worker in enumerate(workers):
+                if worker.exitcode is not None:
+                    raise RuntimeError(f"Actor process {index} (pid {worker.pid}) died with exit code {worker.exitcode}.")
+    finally:
+        for worker in workers:
+            worker.terminate()
+        for worker in workers:
+            worker.join()
+
+
+# --8<-- [end:actor_main]
+
+
+# ----------------------------------------------------------------------------------------------- evaluation, checkpoints
+
+
+class Player:
+    """A policy as a player for `play_battles`; its memory of a battle is kept by seat."""
+
+    def __init__(self, agent, seed=1, deterministic=False):
+        self.agent, self.deterministic = agent, deterministic
+        self.generator = torch.Generator().manual_seed(seed)
+        self.states = torch.zeros(0, 2, 2, agent.hidden_size)  # by key: before and after the seat's last decision
+
+    @torch.no_grad()
+    def act(self, batch, rows):
+        keys, preview = torch.from_numpy(batch.key[rows]).long(), torch.from_numpy(batch.kind[rows] == PREVIEW)
+        if len(keys) and keys.max() >= len(self.states):
+            self.states = torch.cat([self.states, torch.zeros(int(keys.max()) + 1 - len(self.states), *self.states.shape[1:])])
+        retry = torch.from_numpy(batch.retry[rows].copy())
+        before = torch.where(retry[:, None, None], self.states[keys, 0], self.states[keys, 1])  # (B, 2, H)
+        core, things = self.agent.encode(torch.from_numpy(batch.ints[rows]), torch.from_numpy(batch.floats[rows]))
+        hidden, after = self.agent.unroll(core[None], before.transpose(0, 1), preview[None])
+        self.states[keys, 0], self.states[keys, 1] = before, after.transpose(0, 1)
+        joint = torch.from_numpy(batch.mask[rows])
+        if self.deterministic:
+            return self.agent.joint_logprobs(hidden[0], things, preview, joint).argmax(1).numpy()
+        return self.agent.act(hidden[0], things, preview, joint, self.generator)[0].numpy()
+
+
+def evaluate(args, agent, battles):
+    """Against the scripted players, on held-out teams: the share of battles won and its 95 % interval (Wilson)."""
+    policy, metrics = copy.deepcopy(agent).cpu().eval(), {}
+    for name in BASELINES:
+        player = Player(policy, args.seed, args.deterministic)
+        scores, _ = play_battles(player, name, battles, args.battle_format, seed=args.seed + 7919)  # not the seed of any actor
+        rate, low, high = run.wilson(float(scores.mean()), battles)
+        metrics |= {f"eval/{name}": rate, f"eval/{name}_low": low, f"eval/{name}_high": high, f"eval/{name}_n": battles}
+    return metrics
+
+
+def save_model(path, agent, args):
+    metadata = {
+        "game": "vgc", "contract_hash": contract.contract_hash(), "action_space": contract.ACTION_SPACE,
+        "battle_format": normalize_format(args.battle_format),
+    }  # fmt: skip
+    run.save_model(path, agent.state_dict(), {}, metadata, args, __file__)
+
+
+def load_model(path):
+    """A run's folder or a model.zip → (agent, metadata)"""
+    weights, metadata = run.read_model(path)
+    if metadata.get("contract_hash") != contract.contract_hash():
+        raise SystemExit(
+            f"{path} was trained on contract {metadata.get('contract_hash')}, not {contract.contract_hash()}: it cannot play here."
+        )
+    try:
+        agent = make_agent(metadata["args"]).eval()
+        agent.load_state_dict(weights)
+    except (RuntimeError, KeyError) as error:
+        raise SystemExit(f"{path} is of another network than this script's: {error}") from None
+    return agent, metadata
+
+
+def take_over(agent, path):
+    """Copies the tensors of a model that fit, and says of each whether it did."""
+    weights, metadata = run.read_model(path)
+    if metadata.get("action_space") != contract.ACTION_SPACE:
+        raise SystemExit(
+            f"--bc-model {path}: its action space is {metadata.get('action_space', 'not named')}, not {contract.ACTION_SPACE}: "
+            "its heads mean other actions. Give a model of bc_vgc_mdbo.py or of this script."
+        )
+    if metadata.get("contract_hash") != contract.contract_hash():
+        raise SystemExit(
+            f"--bc-model {path}: its observations are of contract {metadata.get('contract_hash')}, not {contract.contract_hash()}: "
+            "the same columns would mean other things. Train the clone again."
+        )
+    own = agent.state_dict()
+    fits = {name: name in weights and weights[name].shape == tensor.shape for name, tensor in own.items()}
+    for name, tensor in own.items():
+        found = f"the model's is {tuple(weights[name].shape)}" if name in weights else "the model has none"
+        print(f"--bc-model: {name} {tuple(tensor.shape)} {'taken over' if fits[name] else f'left as it was, {found}'}", flush=True)
+    for name in weights.keys() - own.keys():
+        print(f"--bc-model: {name} {tuple(weights[name].shape)} of the model has no place here", flush=True)
+    if not any(fits.values()):
+        raise SystemExit(
+            f"--bc-model {path}: no tensor of it fits this network; --width, --embedding-width and --lstm-size must be its own."
+        )
+    agent.load_state_dict({name: weights[name] if fits[name] else tensor for name, tensor in own.items()})
+
+
+class League:
+    """Past selves. Members are rows of `board.snapshots`."""
+
+    def __init__(self, args, board):
+        self.args, self.board, self.members, self.next_serial = args, board, [], 1
+
+    def join(self, name, flat):
+        """A new member gets the highest quality; when the league is full, the easiest member leaves."""
+        if len(self.members) == self.args.league_size:
+            self.members.remove(min(self.members, key=lambda member: member["quality"]))
+        row = min(set(range(self.args.league_size)) - {member["row"] for member in self.members})
+        quality = max([member["quality"] for member in self.members], default=0.0)
+        self.members.append({"serial": self.next_serial, "row": row, "name": name, "quality": quality, "wins": 0.0, "games": 0})
+        self.next_serial += 1
+        with self.board.lock:
+            self.board.snapshots[row] = flat
+
+    def probabilities(self):
+        return league_probabilities([member["quality"] for member in self.members]) if self.members else []
+
+    def record(self, serial, score):
+        """A beaten member is worth less, the more so the more rarely it is drawn: q -= 0.01 / (N p)."""
+        for index, member in enumerate(self.members):
+            if member["serial"] == serial:  # it may have left while the battle went on
+                if score == 1.0:
+                    member["quality"] -= 0.01 / (len(self.members) * max(self.probabilities()[index], 1e-8))
+                member["games"], member["wins"] = member["games"] + 1, member["wins"] + score
+
+    def publish(self, agent, version):
+        """Hands weights, snapshots and sampling probabilities to the actors, all of one version."""
+        with self.board.lock:
+            self.board.weights.copy_(to_flat(agent))
+            self.board.numbers.zero_()
+            self.board.numbers[0] = version
+            for member, probability in zip(self.members, self.probabilities()):
+                self.board.numbers[1 + member["row"]] = member["serial"]
+                self.board.numbers[1 + self.args.league_size + member["row"]] = probability
+
+
+def check_args(args):
+    if args.random_fraction + args.max_power_fraction + args.heuristics_fraction + args.past_fraction > 1 + 1e-9:
+        raise SystemExit("The fractions of opponents sum to more than 1: what they leave is self-play, so lower some of them.")
+    if args.buffer_size < 2 * args.num_battles:
+        raise SystemExit(f"--buffer-size {args.buffer_size} is less than one decision of each of the {2 * args.num_battles} seats.")
+
+
+if __name__ == "__main__":
+    # --lr is what users of similar trainers type.
+    args = run.parse_args(Args, {}, ["--learning-rate" + word[4:] if word.split("=")[0] == "--lr" else word for word in sys.argv[1:]])
+    check_args(args)
+    checkpoint = run.load_checkpoint(args.resume) if args.resume else None
+    run_dir = run.make_run_folder(args, __file__)
+    device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if args.device == "auto" else args.device)
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(args.seed)
+
+    agent = make_agent(vars(args)).to(device)
+    if args.bc_model and not checkpoint:
+        take_over(agent, args.bc_model)
+    for name, parameter in agent.named_parameters():
+        parameter.requires_grad_(not args.freeze_shared or name.split(".")[0] in HEADS)
+    trained = [parameter for parameter in agent.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.Adam(trained, lr=args.learning_rate, eps=1e-5, fused=True)
+    amp_dtype, amp_enabled = run.choose_amp(args.amp, device)
+    scaler = torch.amp.GradScaler(device.type, enabled=amp_enabled and amp_dtype == torch.float16)
+    num_rollouts = args.rollouts_per_update or max(args.num_workers, 1)
+    slot_bytes = sum(tensor.nbytes for tensor in make_storage(dataclasses.replace(args, num_workers=0)).values())
+    board_bytes = 4 * (args.league_size + 1) * len(to_flat(agent))
+    args.sharing = sharing.choose_sharing(args.sharing, 2 * args.num_workers * slot_bytes + board_bytes)
+    board = Board(args, len(to_flat(agent)))
+    league = League(args, board)
+    update, global_step, version, elapsed = 0, 0, 0, 0.0
+    actor = Actor(args, 0) if args.num_workers == 0 else None
+
+    if checkpoint:
+        try:
+            agent.load_state_dict(checkpoint["agent"])
+            optimizer.load_state_dict(checkpoint["optimizer"])
+        except (RuntimeError, ValueError) as error:
+            raise SystemExit(f"The checkpoint is of another network than these settings describe: {error}") from None
+        scaler.load_state_dict(checkpoint["scaler"])
+        league.members, league.next_serial = checkpoint["league"]
+        board.snapshots.copy_(checkpoint["snapshots"])
+        update, global_step, version, elapsed = checkpoint["progress"]
+        torch.set_rng_state(checkpoint["torch_rng"])
+        if actor and checkpoint["actor"]:
+            actor.load_state_dict(checkpoint["actor"])
+
+    def save_checkpoint():
+        state = {
+            "agent": agent.state_dict(), "optimizer": optimizer.state_dict(), "scaler": scaler.state_dict(),
+            "league": [league.members, league.next_serial], "snapshots": board.snapshots.clone(),
+            "progress": [update, global_step, version, elapsed + time.time() - start_time],
+            "torch_rng": torch.get_rng_state(), "actor": actor.state_dict() if actor else None,
+        }  # fmt: skip
+        run.write_atomically(run_dir / "checkpoint.pt", lambda path: torch.save(state, path))
+        save_model(run_dir / "model.zip", agent, args)
+        folder = Path(args.checkpoint_dir) / run_dir.name
+        folder.mkdir(parents=True, exist_ok=True)
+        save_model(folder / f"{global_step:012d}.zip", agent, args)
+        for old in sorted(folder.glob("*.zip"))[: -args.keep_checkpoints or None] if args.keep_checkpoints else []:
+            old.unlink()
+
+    def evaluate_all(battles):
+        """The models beside the results let a run be compared with its own past."""
+        (run_dir / "models").mkdir(exist_ok=True)
+        save_model(run_dir / "models" / f"{global_step}.zip", agent, args)
+        return evaluate(args, agent, battles)
+
+    def progress(seconds):
+        return max(global_step / args.total_timesteps, seconds / 60 / args.max_minutes if args.max_minutes else 0.0)
+
+    stopping = []
+
+    def stop(*_):
+        if stopping:
+            raise KeyboardInterrupt
+        stopping.append(True)
+        print("Stopping after this update; Ctrl-C again to stop at once.", flush=True)
+
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)
+    logger = run.Logger(args, run_dir, global_step)
+    league.publish(agent, version)
+    rollouts = (
+        inline_rollouts(args, board, actor)
+        if actor
+        else cluster.ray_rollouts(args, board, Actor, make_storage)
+        if args.ray_address
+        else process_rollouts(args, board)
+    )
+    start_time, first_step, consistent, done = time.time(), global_step, True, progress(elapsed)
+    parts, episodes, times, dropped = [], [], [], 0
+
+    try:
+        wait_start = time.perf_counter()
+        for _, storage, queue_size in rollouts:
+            # --- rollouts are copied out of their slots, which their actors fill again, until there are enough for an update
+            rows, count, *seconds = storage["info"].tolist()
+            episodes.append(storage["episodes"][: int(count)].clone())
+            if version - int(storage["version"][: int(rows)].max()) > args.max_policy_lag:
+                dropped += 1
+            else:
+                part = {name: tensor[: int(rows)].clone() for name, tensor in storage.items() if name not in ("episodes", "info")}
+                part["key"] += len(parts) * 2 * args.num_battles  # seats of different rollouts are different seats
+                parts.append(part)
+                times.append(seconds)
+            if len(parts) < num_rollouts:
+                if stopping:
+                    break
+                continue
+            wait_time, learn_start = time.perf_counter() - wait_start, time.perf_counter()
+            consistent, update = False, update + 1
+            b = SimpleNamespace(**{name: torch.cat([part[name] for part in parts]) for name in parts[0]})
+
+            # --- advantages by seat, chunks of sequences
+            advantages = gae(
+                *(getattr(b, name).numpy() for name in ("key", "rewards", "values", "next_values", "ended")), args.gamma, args.gae_lambda
+            )
+            b_advantages = torch.from_numpy(advantages)
+            b_returns = b_advantages + b.values
+            order, starts, lengths = cut_chunks(b.key.numpy(), args.sequence_length)
+            global_step += len(b.key)
+            lag = (version - b.version).float()
+
+            # --- PPO, until the policy has moved far enough
+            lr = anneal(args.learning_rate, args.learning_rate_final, done, 1.0)
+            optimizer.param_groups[0]["lr"] = lr
+            warming_up, losses, passes = bool(args.bc_model) and update <= args.value_warmup_updates, [], 0
+            for _ in range(args.update_epochs):
+                kl_sum = 0.0
+                for chunks in torch.randperm(len(starts)).tensor_split(args.num_minibatches):
+                    if not len(chunks):
+                        continue
+                    with torch.autocast(device.type, amp_dtype, enabled=amp_enabled):
+                        mb_inds, logprobs, hidden = evaluate_chunks(agent, b, order, starts[chunks], lengths[chunks], device)
+                        win_logit = agent.win_logit(hidden.detach() if warming_up else hidden)
+                    logprob, entropy = logprob_and_entropy(logprobs, b.first[mb_inds].to(device), b.actions[mb_inds].to(device))
+                    mb_advantages = b_advantages[mb_inds].to(device)
+                    if args.norm_adv:
+                        mb_advantages = (mb_advantages - mb_advantages.mean()) / (mb_advantages.std(unbiased=False) + 1e-8)
+                    old_logprob, mb_returns = b.logprobs[mb_inds].to(device), b_returns[mb_inds].to(device)
+                    policy_loss, value_loss, stats = ppo_losses(logprob, old_logprob, mb_advantages, win_logit, mb_returns, args.clip_coef)
+                    loss = args.vf_coef * value_loss
+                    if not warming_up:
+                        loss = loss + policy_loss - args.ent_coef * entropy.mean()
+                    optimizer.zero_grad()
+                    scaler.scale(loss).backward()
+                    scaler.unscale_(optimizer)
+                    grad_norm = nn.utils.clip_grad_norm_(trained, args.max_grad_norm)
+                    scaler.step(optimizer)
+                    scaler.update()
+                    losses.append(torch.stack([policy_loss, value_loss, entropy.mean(), grad_norm, *stats]).detach())
+                    kl_sum += float(stats[1]) * len(mb_inds)
+                passes += 1
+                if args.target_kl and kl_sum / len(b.key) > args.target_kl:
+                    break
+            if not torch.isfinite(torch.stack(losses)).all():
+                raise RuntimeError("The loss is not finite. The last good state is in the checkpoint; try a smaller --learning-rate.")
+            version += 1
+
+            # --- the league: results of the battles that ended, a snapshot now and then
+            results = torch.cat(episodes)
+            for kind, serial, score, _ in results.tolist():
+                if kind == PAST:
+                    league.record(serial, score)
+            if args.snapshot_frequency and update % args.snapshot_frequency == 0:
+                league.join(f"snapshot_{global_step}", to_flat(agent))
+            league.publish(agent, version)
+            consistent, learn_time = True, time.perf_counter() - learn_start
+
+            # --- logs, evaluation, checkpoint
+            done = progress(elapsed + time.time() - start_time)
+            rollout_time, inference_time, simulator_time = np.mean(times, 0).tolist()
+            names = ("policy_loss", "value_loss", "entropy", "grad_norm", "old_approx_kl", "approx_kl", "clipfrac")
+            metrics = {
+                "charts/SPS": (global_step - first_step) / (time.time() - start_time),
+                "charts/learning_rate": lr,
+                **{f"losses/{name}": value for name, value in zip(names, torch.stack(losses).mean(0).tolist())},
+                "losses/explained_variance": 1 - float((b_returns - b.values).var() / b_returns.var().clamp(min=1e-8)),
+                "losses/passes": passes,
+                "stats/policy_lag_mean": float(lag.mean()),
+                "stats/policy_lag_max": float(lag.max()),
+                "stats/dropped_rollouts": dropped,
+                "stats/queue_size": queue_size,
+                "stats/rollout_time": rollout_time,
+                "stats/inference_time": inference_time,
+                "stats/simulator_time": simulator_time,
+                "stats/learn_time": learn_time,
+                "stats/wait_time": wait_time,
+                "league/size": len(league.members),
+            }
+            if len(results):
+                ours = results[results[:, 0] != SELF]
+                metrics["charts/episodic_length"] = float(results[:, 3].mean())
+                metrics |= {"charts/episodic_return": float(2 * ours[:, 2].mean() - 1)} if len(ours) else {}
+            for kind, name in enumerate(KINDS):
+                scores = results[results[:, 0] == kind, 2]
+                if len(scores):
+                    metrics |= {f"win_rate/{name}": float(scores.mean()), f"win_rate/{name}_n": len(scores)}
+            parts, episodes, times = [], [], []
+            finished = done >= 1.0
+            if finished or (args.eval_frequency and update % args.eval_frequency == 0):
+                metrics |= evaluate_all(args.final_battles if finished else args.eval_battles)
+            logger.write(metrics, global_step, done)
+            if finished or stopping:
+                break
+            if update % args.checkpoint_frequency == 0:
+                save_checkpoint()
+            wait_start = time.perf_counter()
+    finally:
+        rollouts.close()
+        logger.close()
+        if consistent:  # not in the middle of an update, whose half would be neither the old nor the new policy
+            save_checkpoint()
+        print(f"Checkpoint and model are in {run_dir}; go on with --resume {run_dir}", flush=True)
