@@ -1,0 +1,466 @@
+"""What the losses of rnad_vgc_portfolio.py do on games whose exploitability is exact: Kuhn, Leduc, liar's dice, rock-paper-scissors.
+
+    python cleanrl_games/tools/study_small_games.py --study verify     what the maths must reach (also `benchmark.sh learn rnad`)
+    python cleanrl_games/tools/study_small_games.py --study full       every table of docs/rnad_small_games.md
+
+A game of OpenSpiel becomes arrays over the nodes of its tree, so that hundreds of games are played in a few NumPy steps. The
+learner is the script's: its functions, a small network over the information states, self-play, last iterate.
+"""
+
+import concurrent.futures
+import copy
+import dataclasses
+import json
+import multiprocessing
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Literal
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import numpy as np
+import pyspiel
+import torch
+import torch.nn as nn
+import tyro
+
+from cleanrl_games.envs import run
+
+GAMES = {
+    "kuhn": "kuhn_poker",
+    "leduc": "leduc_poker",
+    "liars_dice": "liars_dice(numdice=1,dice_sides=4)",
+    "rps": "turn_based_simultaneous_game(game=matrix_rps())",
+}
+UPDATES = {"kuhn": 600, "leduc": 300, "liars_dice": 300, "rps": 300}
+
+# ----------------------------------------------------------------------------------------------------------- pure maths
+#
+# A policy is given as the log-probs of H heads that are chosen one after another: (..., H, A), head h given the actions taken
+# in the heads before it. A turn in VGC has two (slot 0, slot 1), a decision at a poker table one; padding is illegal actions.
+
+
+def masked_logprobs(logits, legal):
+    """(..., A) → log-probs in fp32; an illegal action has probability 0 and gets no gradient."""
+    logits = logits.float()
+    return logits.masked_fill(~legal, torch.finfo(logits.dtype).min).log_softmax(-1)
+
+
+def taken_logprob(logprobs, actions):
+    """Log-prob of what was chosen in all heads. (..., H, A), (..., H) → (...)"""
+    return logprobs.gather(-1, actions[..., None]).squeeze(-1).sum(-1)
+
+
+def policy_entropy(logprobs):
+    """Of the joint choice, later heads estimated at the actions taken. (..., H, A) → (...)"""
+    return -(logprobs.exp() * logprobs.clamp(min=-1e4)).sum((-1, -2))  # 0 · (-1e4), not 0 · (-inf), for illegal actions
+
+
+def policy_kl(logprobs, reference):
+    """KL(π‖ref) = KL of head 0 + E[KL of head 1 given head 0] + …, the expectation estimated at the actions taken → (...)"""
+    return (logprobs.exp() * (logprobs.clamp(min=-1e4) - reference.clamp(min=-1e4))).sum((-1, -2))
+
+
+def magnet_kl(logprobs, references):
+    """min_i KL(π‖ref_i), decision by decision. (B, H, A), (R, B, H, A) → KL to the nearest (B,), which it is (B,), all KLs (R, B)"""
+    kls = policy_kl(logprobs[None], references)
+    nearest, chosen = kls.min(0)
+    return nearest, chosen, kls.detach()
+
+
+def clipped_loss(logprob, old_logprob, advantages, clip_coef):
+    """PPO's clipped loss with Ye et al.'s second clip: a bad action that has become likelier (heads multiply to large ratios, the
+    more so when the rollout is a version old) pushes no harder than three times its advantage. → loss, statistics"""
+    logratio = logprob - old_logprob
+    ratio = logratio.exp()
+    loss = torch.max(-advantages * ratio, -advantages * ratio.clamp(1 - clip_coef, 1 + clip_coef))
+    loss = torch.where(advantages < 0, torch.min(loss, -3 * advantages), loss).mean()
+    with torch.no_grad():
+        stats = torch.stack([-logratio.mean(), (ratio - 1 - logratio).mean(), ((ratio - 1).abs() > clip_coef).float().mean()])
+    return loss, stats
+
+
+def value_loss(values, returns):
+    return 0.5 * (values - returns).square().mean()
+
+
+def vtrace(key, rewards, values, next_values, ended, ratios, gamma, gae_lambda):
+    """Advantages (N,) of rows in order of arrival: GAE over a seat's (key's) own rows, with V-trace's clipped π/μ at each of them.
+
+    next_values are those of the seat's next row, 0 after the end of a game, V(last observation) after a truncation. With
+    ρ̄ = c̄ = 1 V-trace's advantage (Espeholt et al. 2018) is also its correction of the value: targets are values + advantages.
+    """
+    order = np.argsort(key, kind="stable")
+    begins = np.flatnonzero(np.diff(key[order], prepend=key[order][:1] - 1))  # where a seat's rows begin
+    seat = np.repeat(np.arange(len(begins)), np.diff(begins, append=len(key)))
+    position = np.arange(len(key)) - begins[seat]
+    deltas, rhos = rewards + gamma * next_values - values, np.minimum(ratios, 1.0)
+    advantages, last = np.zeros_like(deltas), np.zeros(len(begins), deltas.dtype)
+    for step in reversed(range(position.max(initial=-1) + 1)):
+        here = position == step
+        rows, seats = order[here], seat[here]
+        last[seats] = rhos[rows] * (deltas[rows] + gamma * gae_lambda * ~ended[rows] * last[seats])
+        advantages[rows] = last[seats]
+    return advantages
+
+
+def divergences(tables):
+    """Mean KL between all pairs of references on the same decisions. (R, B, H, A) → (R, R)"""
+    return torch.stack([policy_kl(table[None], tables).mean(-1) for table in tables])
+
+
+def portfolio_drop(strategy, tables, ratings):
+    """Which of the references, oldest first, leaves a portfolio that has become too large. tables (R, B, H, A), ratings (R,)"""
+    if strategy == "recent":
+        return 0
+    if strategy == "best":
+        return int(np.argmin(ratings))
+    if strategy == "diverse":
+        pairwise = divergences(tables)
+        return int((pairwise.sum(0) + pairwise.sum(1)).argmin())  # what remains has the largest sum of pairwise KLs
+    raise ValueError(f"There is no portfolio strategy {strategy!r}: choose diverse, best or recent.")
+
+
+def ema_update(average, module, decay):
+    """In place: average ← decay · average + (1 - decay) · module; buffers are copied."""
+    with torch.no_grad():
+        for mean, tensor in zip(average.state_dict().values(), module.state_dict().values()):
+            mean.copy_(torch.lerp(tensor, mean, decay) if tensor.is_floating_point() else tensor)
+
+
+def pool_probabilities(shares, win_rates, games, floor=0.25, prior=20.0):
+    """Whom to play: the base shares, moved toward those it loses to. A kind never seen counts as even, one always beaten keeps
+    `floor` of its weight, so that a weakness that comes back is noticed. All (K,) → (K,)"""
+    estimate = (np.asarray(win_rates) * games + 0.5 * prior) / (np.asarray(games) + prior)
+    weights = np.asarray(shares) * np.maximum(2.0 * (1.0 - estimate), floor)
+    return weights / weights.sum()
+
+
+# ------------------------------------------------------------------------------------------------------------ the games
+
+CHANCE, TERMINAL = 2, 3
+
+
+class SmallGame:
+    """A two-player game as arrays over the nodes of its tree (nodes) and over what a player can tell apart (infosets)."""
+
+    def __init__(self, name):
+        self.game = pyspiel.load_game(GAMES[name])
+        self.num_actions = self.game.num_distinct_actions()
+        self.infosets, features, legal, nodes = {}, [], [], []
+
+        def visit(state):
+            index = len(nodes)
+            nodes.append(None)
+            if state.is_terminal():
+                nodes[index] = (TERMINAL, 0, {}, [], state.returns())
+            elif state.is_chance_node():
+                outcomes = state.chance_outcomes()
+                children = {i: visit(state.child(action)) for i, (action, _) in enumerate(outcomes)}
+                nodes[index] = (CHANCE, 0, children, np.cumsum([p for _, p in outcomes]), [0.0, 0.0])
+            else:
+                key = state.information_state_string()
+                if key not in self.infosets:
+                    self.infosets[key] = len(self.infosets)
+                    features.append(state.information_state_tensor())
+                    legal.append(np.isin(np.arange(self.num_actions), state.legal_actions()))
+                children = {action: visit(state.child(action)) for action in state.legal_actions()}
+                nodes[index] = (state.current_player(), self.infosets[key], children, [], [0.0, 0.0])
+            return index
+
+        visit(self.game.new_initial_state())
+        width = 1 + max(action for node in nodes for action in node[2])
+        self.player, self.infoset = (np.array([node[i] for node in nodes]) for i in (0, 1))
+        self.returns = np.array([node[4] for node in nodes], np.float32) / self.game.max_utility()
+        self.child, self.chance = np.zeros((len(nodes), width), np.int64), np.ones((len(nodes), width))
+        for index, (_, _, children, chance, _) in enumerate(nodes):
+            self.child[index, list(children)] = list(children.values())
+            self.chance[index, : len(chance)] = chance
+        self.features, self.legal = torch.tensor(features), torch.tensor(np.array(legal))  # (I, F), (I, A)
+        self.owner = np.zeros(len(self.infosets), np.int64)
+        decisions = self.player < CHANCE
+        self.owner[self.infoset[decisions]] = self.player[decisions]
+
+    def play(self, probabilities, num_games, rng):
+        """Plays with the policy (I, A) → infosets, actions, whether there was a decision, whether it was the last, rewards: (T, 2·G)"""
+        cumulative = probabilities.cumsum(1)
+        cumulative[:, -1] = 1.0 + 1e-9
+        node, count, live = np.zeros(num_games, np.int64), np.zeros((num_games, 2), np.int64), np.arange(num_games)
+        steps = self.game.max_game_length()
+        infosets, actions = (np.zeros((steps, num_games, 2), np.int64) for _ in range(2))
+        while len(live := live[self.player[node[live]] != TERMINAL]):
+            here, dice = node[live], rng.random((len(live), 1))
+            chance = self.player[here] == CHANCE
+            choice = (dice >= self.chance[here]).sum(1)
+            games, players, states = live[~chance], self.player[here[~chance]], self.infoset[here[~chance]]
+            choice[~chance] = (dice[~chance] >= cumulative[states]).sum(1)
+            turn = count[games, players]
+            infosets[turn, games, players], actions[turn, games, players] = states, choice[~chance]
+            count[games, players] += 1
+            node[live] = self.child[here, choice]
+        order = np.arange(count.max())[:, None, None]
+        decided, last = order < count, order == count - 1
+        rewards = np.where(last, self.returns[node], np.float32(0.0))
+        arrays = infosets[: len(order)], actions[: len(order)], decided, last, rewards
+        return [torch.from_numpy(array.reshape(len(order), -1)) for array in arrays]
+
+    def nash_conv(self, logprobs):
+        """OpenSpiel's exact value: what both players could gain by a best response, summed."""
+        rows = logprobs.exp().double().numpy()
+        rows /= rows.sum(1, keepdims=True)
+        policy = {key: [(a, rows[i, a]) for a in np.flatnonzero(self.legal[i].numpy())] for key, i in self.infosets.items()}
+        return pyspiel.nash_conv(self.game, policy)
+
+    def payoff(self, first, second, rng, num_games=256):
+        """Mean return of the policy `first` against `second`, half of the games in each seat, in units of the largest win."""
+        total = 0.0
+        for seat in (0, 1):
+            table = torch.where(torch.from_numpy(self.owner == seat)[:, None], first, second)
+            rewards = self.play(table.exp().double().numpy(), num_games // 2, rng)[-1]
+            total += float(rewards.view(len(rewards), -1, 2)[:, :, seat].sum())
+        return total / num_games
+
+
+# ----------------------------------------------------------------------------------------------------------- the learner
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """One learner. What is not said in a table's row is as here."""
+
+    game: str = "kuhn"
+    magnet: str = "ref"
+    alpha: float = 0.5
+    ent_coef: float = 0.0
+    rollout_kl: float = 0.0
+    ref_update_interval: int = 50
+    max_portfolio_size: int = 3
+    portfolio_strategy: str = "recent"
+    ema_decay: float = 0.98
+    updates: int = 0  # 0 = what UPDATES says
+    num_games: int = 512
+    learning_rate: float = 3e-3
+    update_epochs: int = 2
+    num_minibatches: int = 1
+    gae_lambda: float = 1.0
+    clip_coef: float = 0.2
+    vf_coef: float = 0.5
+    max_grad_norm: float = 0.5
+    hidden_size: int = 64
+
+
+class Networks(nn.Module):
+    """One small network per seed, side by side: (S, …) parameters, so that all seeds share each of the many tiny steps."""
+
+    def __init__(self, seeds, game, hidden_size):
+        super().__init__()
+        self.game, sizes = game, (game.features.shape[1], hidden_size, hidden_size, game.num_actions + 1)
+        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
+        generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+        for layer in range(3):
+            bound = 0.01 if layer == 2 else sizes[layer] ** -0.5
+            draws = [torch.empty(sizes[layer : layer + 2]).uniform_(-bound, bound, generator=generator) for generator in generators]
+            self.weights.append(nn.Parameter(torch.stack(draws)))
+            self.biases.append(nn.Parameter(torch.zeros(len(seeds), 1, sizes[layer + 1])))
+
+    def forward(self):
+        """Log-probs (S·I, A) and values (S·I,) of all infosets at once: there are fewer of them than decisions in a batch."""
+        hidden = self.game.features.expand(len(self.weights[0]), -1, -1)
+        for layer, (weight, bias) in enumerate(zip(self.weights, self.biases)):
+            hidden = torch.baddbmm(bias, hidden if layer == 0 else hidden.relu(), weight)
+        legal = self.game.legal.repeat(len(self.weights[0]), 1)
+        return masked_logprobs(hidden[:, :, :-1].flatten(0, 1), legal), hidden[:, :, -1].flatten()
+
+
+def clip_gradients(networks, max_norm):
+    """Each seed's own gradient norm."""
+    parameters = list(networks.parameters())
+    norms = torch.stack([parameter.grad.flatten(1).norm(dim=1) for parameter in parameters]).norm(dim=0)  # (S,)
+    for parameter in parameters:
+        parameter.grad.mul_((max_norm / (norms + 1e-6)).clamp(max=1.0)[:, None, None])
+
+
+def train(settings, seeds):
+    """→ NashConv of each seed's last policy"""
+    torch.set_num_threads(1)
+    s, game, num_seeds = settings, SmallGame(settings.game), len(seeds)
+    torch.manual_seed(seeds[0])
+    rngs, updates = [np.random.default_rng(seed) for seed in seeds], s.updates or UPDATES[s.game]
+    num_infosets = len(game.legal)
+    networks = Networks(seeds, game, s.hidden_size)
+    average = copy.deepcopy(networks)
+    optimizer = torch.optim.Adam(networks.parameters(), lr=s.learning_rate, eps=1e-8)
+    uniform = masked_logprobs(torch.zeros(num_seeds * num_infosets, game.num_actions), game.legal.repeat(num_seeds, 1))
+    references = [networks()[0].detach()]  # oldest first
+    for update in range(1, updates + 1):
+        optimizer.param_groups[0]["lr"] = s.learning_rate * (1 - (update - 1) / updates)
+        with torch.no_grad():
+            logprobs, values = networks()
+            batches = []
+            for seed, rng in enumerate(rngs):
+                rows = slice(seed * num_infosets, (seed + 1) * num_infosets)
+                infosets, actions, decided, last, rewards = game.play(logprobs[rows].exp().double().numpy(), s.num_games, rng)
+                infosets += rows.start
+                v = values[infosets]
+                next_values = torch.cat([v[1:], v[:1]]) * ~last
+                key = np.broadcast_to(np.arange(v.shape[1]), v.shape)[decided]
+                row = [tensor[decided].numpy() for tensor in (rewards, v, next_values, last)]
+                advantages = torch.from_numpy(vtrace(key, *row, np.ones(len(key), np.float32), 1.0, s.gae_lambda))
+                normalised = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+                batches.append((infosets[decided], actions[decided][:, None], normalised, advantages + v[decided]))
+            b_infosets, b_actions, b_advantages, b_returns = (torch.cat(parts) for parts in zip(*batches))
+            b_logprobs = logprobs[b_infosets][:, None]  # (B, 1, A)
+            magnets = [average()[0]] if s.magnet == "ema" else [uniform] if s.magnet in ("uniform", "none") else references
+            b_references = torch.stack(magnets)[:, b_infosets][:, :, None]  # (R, B, 1, A)
+        for _ in range(s.update_epochs):
+            for mb_inds in torch.randperm(len(b_infosets)).tensor_split(s.num_minibatches):
+                new_logprobs, new_values = (table[b_infosets[mb_inds]] for table in networks())
+                new_logprobs, mb_actions = new_logprobs[:, None], b_actions[mb_inds]
+                old_logprob = taken_logprob(b_logprobs[mb_inds], mb_actions)
+                loss, _ = clipped_loss(taken_logprob(new_logprobs, mb_actions), old_logprob, b_advantages[mb_inds], s.clip_coef)
+                loss = loss + s.vf_coef * value_loss(new_values, b_returns[mb_inds]) - s.ent_coef * policy_entropy(new_logprobs).mean()
+                if s.magnet != "none":
+                    loss = loss + s.alpha * magnet_kl(new_logprobs, b_references[:, mb_inds])[0].mean()
+                if s.rollout_kl:
+                    loss = loss + s.rollout_kl * policy_kl(new_logprobs, b_logprobs[mb_inds]).mean()
+                optimizer.zero_grad()
+                (loss * num_seeds).backward()  # the mean over all seeds' rows, as if each seed were alone
+                clip_gradients(networks, s.max_grad_norm)
+                optimizer.step()
+        ema_update(average, networks, s.ema_decay)
+        if update % s.ref_update_interval == 0:
+            references.append(networks()[0].detach())
+            if s.magnet != "portfolio":
+                references.pop(0)
+            elif len(references) > s.max_portfolio_size:
+                references = drop_references(s, game, references, [batch[0] for batch in batches], rngs)
+    final = networks()[0].detach().view(num_seeds, num_infosets, -1)
+    return [game.nash_conv(table) for table in final]
+
+
+def drop_references(settings, game, references, infosets, rngs):
+    """Each seed drops one of its own references. references: R × (S·I, A), infosets: S × the decisions of the last batch"""
+    stacked, kept = torch.stack(references).unflatten(1, (len(rngs), -1)), []  # (R, S, I, A)
+    for seed, rng in enumerate(rngs):
+        tables = stacked[:, seed]
+        ratings = [sum(game.payoff(one, other, rng) for other in tables if other is not one) for one in tables]
+        here = tables[:, infosets[seed] - seed * tables.shape[1]][:, :, None]
+        drop = portfolio_drop(settings.portfolio_strategy, here, ratings)
+        kept.append(torch.cat([tables[:drop], tables[drop + 1 :]]))
+    return list(torch.stack(kept, 1).flatten(1, 2))
+
+
+# ------------------------------------------------------------------------------------------------------------ the tables
+
+ALPHAS = (0.01, 0.05, 0.1, 0.2, 0.5, 1.0)
+CONTROLS = {
+    "PPO, entropy .01": {"magnet": "none", "ent_coef": 0.01},
+    "PPO, entropy .1": {"magnet": "none", "ent_coef": 0.1},
+    "PPO, entropy .2": {"magnet": "none", "ent_coef": 0.2},
+}
+
+
+def tables_of(study):
+    """Title → {label of a row: what differs from the defaults}; a row is trained on each game with each seed."""
+    magnets = ("ref", "portfolio", "ema", "uniform")
+    verify = {
+        "ref": {"magnet": "ref"},
+        "portfolio": {"magnet": "portfolio"},
+        "portfolio_diverse": {"magnet": "portfolio", "portfolio_strategy": "diverse"},
+        "ema": {"magnet": "ema"},
+        "ppo": {"magnet": "none", "ent_coef": 0.01},
+    }
+    if study == "verify":
+        return {"What the maths must reach": verify}
+    return {
+        "Controls": CONTROLS,
+        "α and magnet": {f"{magnet}, α = {alpha:g}": {"magnet": magnet, "alpha": alpha} for magnet in magnets for alpha in ALPHAS},
+        "How fast the magnet moves": {
+            **{f"ref renewed every {n} updates": {"magnet": "ref", "ref_update_interval": n} for n in (10, 25, 50, 100, 200)},
+            **{f"ema, decay {decay:g}": {"magnet": "ema", "ema_decay": decay} for decay in (0.9, 0.95, 0.98, 0.99, 0.995)},
+        },
+        "Portfolio: strategy and size": {
+            f"{strategy}, {size} references, one every {n} updates": {
+                "magnet": "portfolio",
+                "portfolio_strategy": strategy,
+                "max_portfolio_size": size,
+                "ref_update_interval": n,
+            }
+            for n in (25, 100)
+            for strategy in ("recent", "best", "diverse")
+            for size in (2, 3, 5)
+        },
+        "KL to the rollout policy": {
+            **{f"no magnet, {beta:g}": {"magnet": "none", "rollout_kl": beta} for beta in (0.1, 0.5)},
+            **{f"{magnet} and {beta:g}": {"magnet": magnet, "rollout_kl": beta} for magnet in ("ref", "ema") for beta in (0.1, 0.5)},
+        },
+    }
+
+
+@dataclasses.dataclass
+class Args:
+    study: Literal["verify", "full"] = "verify"
+    """verify = what the maths must reach, a few minutes; full = the tables of the docs page, about an hour on one core"""
+    games: tuple[str, ...] = ("kuhn", "leduc", "liars_dice", "rps")
+    """which games"""
+    seeds: int = 3
+    """seeds 1 to this"""
+    jobs: int = 2
+    """processes"""
+    run_dir: str = ""
+    """where results.jsonl, metrics.jsonl and table.md go; results that are there already are not computed again"""
+
+
+def show(values):
+    return f"**{statistics.median(values):.3f}** ({' '.join(f'{value:.3f}' for value in values)})"
+
+
+def main(args):
+    unknown = sorted(set(args.games) - set(GAMES))
+    if unknown:
+        raise SystemExit(f"There is no game {unknown[0]!r} here. Known: {', '.join(GAMES)}.")
+    folder = Path(args.run_dir or f"runs/study_small_games__{args.study}__{int(time.time())}")
+    folder.mkdir(parents=True, exist_ok=True)
+    results, start, seeds = {}, time.time(), range(1, args.seeds + 1)
+    if (folder / "results.jsonl").exists():
+        for line in (folder / "results.jsonl").read_text().splitlines():
+            entry = json.loads(line)
+            if len(entry["nash_conv"]) == args.seeds:
+                results[Settings(**entry["settings"])] = entry["nash_conv"]
+    tables = tables_of(args.study)
+    wanted = [Settings(game=game, **row) for game in args.games for rows in tables.values() for row in rows.values()]
+    missing = [settings for settings in dict.fromkeys(wanted) if settings not in results]
+    with (
+        concurrent.futures.ProcessPoolExecutor(args.jobs, multiprocessing.get_context("spawn")) as pool,
+        open(folder / "results.jsonl", "a", buffering=1) as file,
+    ):
+        pending = {pool.submit(train, settings, seeds): settings for settings in missing}
+        for count, done in enumerate(concurrent.futures.as_completed(pending), 1):
+            settings = pending[done]
+            results[settings] = done.result()
+            file.write(json.dumps({"settings": dataclasses.asdict(settings), "nash_conv": results[settings]}) + "\n")
+            print(f"{count}/{len(missing)}  {settings.game} {settings.magnet}: {show(results[settings])}", flush=True)
+
+    lines, measures = [], {}
+    for title, rows in tables.items():
+        lines += [f"### {title}", "", f"| | {' | '.join(args.games)} |", "|---" * (len(args.games) + 1) + "|"]
+        for label, row in rows.items():
+            cells = []
+            for game in args.games:
+                values = results[Settings(game=game, **row)]
+                cells.append(show(values))
+                name = f"{game}/{label}"
+                measures |= {f"{name}_median": statistics.median(values), f"{name}_min": min(values), f"{name}_max": max(values)}
+            lines.append(f"| {label} | {' | '.join(cells)} |")
+        lines.append("")
+    text = "\n".join(lines)
+    run.write_atomically(folder / "table.md", lambda path: path.write_text(text))
+    row = {"global_step": len(results), "time": round(time.time() - start, 1), **measures}
+    run.write_atomically(folder / "metrics.jsonl", lambda path: path.write_text(json.dumps(row) + "\n"))
+    print(text, f"NashConv, median and each seed; results and tables: {folder}", sep="\n")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args, description=__doc__))
