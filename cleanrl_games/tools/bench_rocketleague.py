@@ -268,9 +268,9 @@ def update(args, agent, optimizer, data):
     return actions.numel()
 
 
-def learner(args):
+def learner(args, device="cpu"):
     """→ work() for `update` on chunks drawn from a rollout in memory"""
-    agent, length = script.Agent(args.recurrent, args.rnn_size), args.sequence_length
+    agent, length = script.Agent(args.recurrent, args.rnn_size).to(device), args.sequence_length
     optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5)
     shape = (args.rollout_steps * args.num_agents // length, length)
     obs, masks, keep = torch.randn(*shape, NUM_OBS), torch.ones(*shape, NUM_ACTIONS, dtype=torch.bool), torch.ones(*shape, 1)
@@ -279,8 +279,8 @@ def learner(args):
 
     def work():
         rows = torch.randperm(shape[0])[: args.minibatch_size // length]
-        data = [tensor[rows].transpose(0, 1) for tensor in (obs, masks, keep, *rest)]
-        return update(args, agent, optimizer, (*data, state[rows]))
+        data = [tensor[rows].to(device).transpose(0, 1) for tensor in (obs, masks, keep, *rest)]
+        return update(args, agent, optimizer, (*data, state[rows].to(device)))
 
     return work
 
