@@ -14,10 +14,10 @@ const {Pokemon} = require('pokemon-showdown/dist/sim/pokemon');
 const {Side} = require('pokemon-showdown/dist/sim/side');
 const {Field} = require('pokemon-showdown/dist/sim/field');
 const {ModdedDex} = require('pokemon-showdown/dist/sim/dex');
+const shapes = require('./shapes');
 
 const UNPREFIXED = new Set(['BeforeTurn', 'Update', 'Weather', 'WeatherChange', 'TerrainChange']);
 const EFFECT_TYPE_ORDER = {Condition: 2, Weather: 5, Format: 5, Rule: 5, Ruleset: 5, Ability: 7, Item: 8};
-const CACHE = Symbol('effects of a Pokémon');
 
 const UNKNOWN = 0, ABSENT = 1, PRESENT = 2;
 const scanned = new Set(); // dexes whose data have been read
@@ -96,7 +96,7 @@ function effectOf(data) {
 
 function learn(data, names, flag) {
   for (const key in data) {
-    if (key.charCodeAt(0) !== 111 || key.charCodeAt(1) !== 110 || names.has(key)) continue; // "on…"
+    if (key.charCodeAt(0) !== 111 || key.charCodeAt(1) !== 110 || names.has(key) || data[key] === undefined) continue; // "on…"
     names.add(key);
     const cb = callbacks.get(key);
     if (cb) cb[flag] = true;
@@ -166,9 +166,9 @@ function push(battle, handlers, effect, cb, state, holder) {
 
 // A Pokémon's status, ability, item and species as Effects; ids are compared because the simulator assigns them directly.
 function effectsOf(battle, pokemon) {
-  let cache = pokemon[CACHE];
+  let cache = pokemon[shapes.EFFECTS];
   if (!cache) {
-    cache = pokemon[CACHE] = {
+    cache = pokemon[shapes.EFFECTS] = {
       statusId: null, status: null, abilityId: null, ability: null, itemId: null, item: null, speciesData: null, species: null,
     };
   }
@@ -286,35 +286,6 @@ function findSide(battle, side, cb, handlers) {
   if (cb.inConditions) findConditions(battle, side.sideConditions, cb, handlers, side);
 }
 
-// ---------------------------------------------------------------- copies of moves
-
-// A move in use is a deep copy of its data, 54 fields and what hangs on them; the package makes it field by field (9 µs, some 25 in
-// a turn). Here the first copy of a move writes a constructor for it, and the rest run that (under 2 µs). Data are frozen, so a
-// constructor stays right.
-const constructors = new WeakMap();
-
-function copyCode(value, path) {
-  if (value === null || typeof value !== 'object') return path;
-  if (Array.isArray(value)) return `[${value.map((item, i) => copyCode(item, `${path}[${i}]`)).join(', ')}]`;
-  if (Object.getPrototypeOf(value) !== Object.prototype) return `clone(${path})`;
-  const fields = Object.keys(value).map(key => `${JSON.stringify(key)}: ${copyCode(value[key], `${path}[${JSON.stringify(key)}]`)}`);
-  return `{${fields.join(', ')}}`;
-}
-
-function copyMove(dex, move) {
-  let Copy = constructors.get(move);
-  if (!Copy) {
-    const fields = Object.keys(move).map(key => {
-      const name = `[${JSON.stringify(key)}]`;
-      return `this${name} = ${copyCode(move[key], `move${name}`)};`;
-    });
-    Copy = new Function('move', 'clone', `return function () { ${fields.join('\n')}\nthis.hit = 0; };`)(move, dex.deepClone);
-    Copy.prototype = Object.getPrototypeOf(move);
-    constructors.set(move, Copy);
-  }
-  return new Copy();
-}
-
 // ---------------------------------------------------------------- the patch
 
 // Four-player games bubble events through ally sides: those keep the stock search.
@@ -325,6 +296,7 @@ let installed = false;
 function install() {
   if (installed) return;
   installed = true;
+  shapes.install();
   const stock = Battle.prototype;
   const {runEvent, singleEvent, endTurn, findEventHandlers: stockFind} = stock;
   const {getActiveMove} = ModdedDex.prototype;
@@ -334,10 +306,10 @@ function install() {
   ModdedDex.prototype.getActiveMove = function (move) {
     if (move && typeof move.hit === 'number') return move;
     const data = this.moves.get(move);
-    if (!constructors.has(data) && !Object.isFrozen(data)) return getActiveMove.call(this, data);
-    if (!looking) return copyMove(this, data);
+    const copy = () => shapes.copyMove(this, data) || getActiveMove.call(this, data);
+    if (!looking || !Object.isFrozen(data)) return copy();
     let active = shared.get(data);
-    if (!active) shared.set(data, active = this.deepFreeze(copyMove(this, data)));
+    if (!active) shared.set(data, active = this.deepFreeze(copy()));
     return active;
   };
 
