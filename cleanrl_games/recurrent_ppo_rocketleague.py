@@ -68,17 +68,18 @@ class Stage:
     zero_sum: bool
     team_spirit: float
     opponents: bool  # whether past selves and scripted players are met at all
-    terms: tuple[str, ...]  # the reward components that count, empty = all
+    terms: dict[str, float]  # the reward components that count, with factors; empty = all
     measure: Literal["touch", "goal", "win"]  # the share of cars that touch, of games with a goal, of rating matches won against `rule`
 
 
-DRIVING = ("touch", "touch_strength", "touch_height", "speed_to_ball", "face_ball")  # boost and the like would be paid before the ball is ever hit
+# Boost and the like would be paid before the ball is ever hit; the way to the ball is paid more than later, when hitting it is.
+DRIVING = {"touch": 1.0, "touch_strength": 1.0, "touch_height": 1.0, "speed_to_ball": 3.0, "face_ball": 3.0}
 STAGES = (
     Stage("touch", (1,), {"near_ball": 2, "random": 1, "kickoff": 1}, 20, 10, 0.0, 1.0, False, 0.0, False, DRIVING, "touch"),
-    Stage("score", (1,), {"goal_approach": 2, "near_ball": 1, "random": 1, "kickoff": 1}, 30, 15, 1.0, 1.0, True, 0.0, False, (), "goal"),
-    Stage("1v1", (1,), {"kickoff": 3, "random": 1, "goal_approach": 1, "near_ball": 1}, 120, 20, 1.0, 0.5, True, 0.0, True, (), "win"),
-    Stage("2v2", (1, 2), {"kickoff": 3, "random": 1, "goal_approach": 1, "near_ball": 1}, 180, 20, 1.0, 0.3, True, 0.3, True, (), "win"),
-    Stage("3v3", (1, 2, 3), {"kickoff": 3, "random": 1, "goal_approach": 1, "near_ball": 1}, 300, 30, 1.0, 0.2, True, 0.6, True, (), "win"),
+    Stage("score", (1,), {"goal_approach": 2, "near_ball": 1, "random": 1, "kickoff": 1}, 30, 15, 1.0, 1.0, True, 0.0, False, {}, "goal"),
+    Stage("1v1", (1,), {"kickoff": 3, "random": 1, "goal_approach": 1, "near_ball": 1}, 120, 20, 1.0, 0.5, True, 0.0, True, {}, "win"),
+    Stage("2v2", (1, 2), {"kickoff": 3, "random": 1, "goal_approach": 1, "near_ball": 1}, 180, 20, 1.0, 0.3, True, 0.3, True, {}, "win"),
+    Stage("3v3", (1, 2, 3), {"kickoff": 3, "random": 1, "goal_approach": 1, "near_ball": 1}, 300, 30, 1.0, 0.2, True, 0.6, True, {}, "win"),
 )
 STAGE_NAMES = tuple(stage.name for stage in STAGES)
 EVENTS = np.isin(TERM_NAMES, ("goal", "concede", "scorer", "shot", "save", "demo", "demoed"))
@@ -165,15 +166,15 @@ class Args:
     """agent-steps to train for"""
     max_minutes: float = 0.0
     """stop after this many minutes, 0 = no limit"""
-    learning_rate: float = 5e-4
+    learning_rate: float = 1e-3
     """Adam's step size"""
-    learning_rate_final: float = 1e-4
+    learning_rate_final: float = 2e-4
     """its value at the end of the run (linear)"""
-    gamma: float = 0.995
+    gamma: float = 0.99
     """discount"""
     gae_lambda: float = 0.95
     """lambda of generalised advantage estimation"""
-    minibatch_size: int = 2048
+    minibatch_size: int = 1536
     """agent-steps per gradient step"""
     update_epochs: int = 1
     """passes over a rollout"""
@@ -457,7 +458,10 @@ def stage_rewards(args, stage, update):
     """Weights of the reward components, `update` updates into stage number `stage`"""
     before, now = STAGES[max(stage - 1, 0)], STAGES[stage]
     share = 1.0 if stage == STAGE_NAMES.index(args.stage) else anneal(0.0, 1.0, update, args.dense_anneal_updates)
-    scales = [np.where(EVENTS, one.events, one.dense) * (np.isin(TERM_NAMES, one.terms) if one.terms else 1.0) for one in (before, now)]
+    scales = [
+        np.where(EVENTS, one.events, one.dense) * [one.terms.get(term, 0.0) if one.terms else 1.0 for term in TERM_NAMES]
+        for one in (before, now)
+    ]
     weights = reward_weights(args.reward_mode, args.reward_weights)
     if args.aerial_focus:
         weights[contract.TERM_INDEX["touch_height"]] += 2.0 * args.aerial_focus

@@ -353,7 +353,7 @@ def test_a_broken_arena_costs_its_game_and_nothing_else(capfd):
 # since both leave traces (rebuilt arenas, ratings). Every game counts as success, so that the run passes two stages.
 WHOLE = (
     "--num-workers 0 --final-stage 1v1 --transition-win-rate 0 --transition-games 2 --self-share 0.5 --opponent-update-freq 1 "
-    "--eval-frequency 4 --checkpoint-frequency 4 --learning-rate-final 5e-4 --opponent-sampler uniform"
+    "--eval-frequency 4 --checkpoint-frequency 4 --learning-rate 5e-4 --learning-rate-final 5e-4 --opponent-sampler uniform"
 ).split()
 
 

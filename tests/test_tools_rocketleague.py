@@ -1,8 +1,10 @@
 """Tools of Rocket League: the bot for the real game, the diagnosis, and evaluate."""
 
+import importlib.util
 import json
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ import torch
 from cleanrl_games import recurrent_ppo_rocketleague as script
 from cleanrl_games.envs.rocketleague import NUM_ACTIONS, RocketLeagueVecEnv, contract
 from cleanrl_games.envs.rocketleague.contract import ACTION_TABLE, BIG_PADS, CONTROL_NAMES, NO_OP, OBS_INDEX, OBS_NAMES
+from cleanrl_games.envs.rocketleague.match import play_kickoffs
 from cleanrl_games.envs.rocketleague.observations import SUPERSONIC
 from cleanrl_games.envs.rocketleague.rlbot import PAD_PLACES, PacketReader, Pilot
 from cleanrl_games.envs.rocketleague.rule_policy import RulePolicy
@@ -234,3 +237,20 @@ def test_diagnosis_runs_and_says_what_it_found(capsys):
     assert ("no CUDA device" in capsys.readouterr().out) == (not found["gpu"])
     with pytest.raises(SystemExit, match="multiple of 12"):
         diagnose_performance.main(["--agents", "20"])
+
+
+def test_rlviser_is_shown_the_match_or_missed_with_a_sentence(monkeypatch):
+    """The viewer itself needs a display; what it is given is checked on a module in its place."""
+    if importlib.util.find_spec("rlviser_py") is None:
+        with pytest.raises(ValueError, match="rlviser is not installed"):
+            play_kickoffs(RulePolicy("rule"), RulePolicy("random"), 2, video="rlviser")
+    shown, names = [], ("set_boost_pad_locations", "render", "quit")
+    place = types.SimpleNamespace(**{name: lambda *args, name=name, **values: shown.append((name, args, values)) for name in names})
+    monkeypatch.setitem(sys.modules, "rlviser_py", place)
+    play_kickoffs(RulePolicy("rule"), RulePolicy("random"), 2, video="rlviser", max_seconds=0.4)
+    assert [name for name, _, _ in shown] == ["set_boost_pad_locations", *["render"] * 6, "quit"]
+    assert np.allclose(np.array(shown[0][1][0])[:, :2], PAD_PLACES, atol=1)
+    first, last = shown[1][2], shown[6][2]
+    assert len(first["boost_pad_states"]) == 34 and [car[0] for car in first["cars"]] == [1, 2] and last["tick_count"] == 48
+    speeds = [np.linalg.norm(shot["cars"][0][3].vel.as_tuple()) for shot in (first, last)]
+    assert speeds[1] > speeds[0] and [car[1] for car in first["cars"]] == [0, 1]

@@ -13,14 +13,14 @@ def play_kickoffs(player, opponent, num_kickoffs, seed=1, team_size=1, video="",
     """Plays `num_kickoffs` kickoffs at once, each counted exactly once → (scores, lengths in steps) as `player` sees them.
 
     A score is 1 when `player`'s team scored, 0 when the other did, 0.5 when time ran out. `player` is blue in even kickoffs
-    and orange in odd ones. `video` names a GIF to make of the first kickoff.
+    and orange in odd ones. `video` names a GIF to make of the first kickoff; "rlviser" shows it live.
     """
     env = RocketLeagueVecEnv(num_kickoffs, (team_size,), seed=seed, **env_settings)
     recorder = None
     if video:
-        from .picture import MatchRecorder  # Pillow is only needed here
+        from .picture import MatchRecorder, Viewer  # Pillow is only needed here
 
-        recorder = MatchRecorder(env, 0)
+        recorder = Viewer(env, 0) if video == "rlviser" else MatchRecorder(env, 0)
     side = np.arange(num_kickoffs) % 2
     mine = env.agent_team == side[env.agent_arena]
     for who, rows in ((player, np.flatnonzero(mine)), (opponent, np.flatnonzero(~mine))):

@@ -1,12 +1,17 @@
-"""A match from above, as a GIF: cars with their boost, the ball with its height, the pads, the score. Needs no display."""
+"""A match from above, as a GIF: cars with their boost, the ball with its height, the pads, the score. Needs no display.
+
+`Viewer` shows it in rlviser instead, where that is installed.
+"""
 
 import os
+import time
 from pathlib import Path
 
 import numpy as np
+import RocketSim
 from PIL import Image, ImageDraw
 
-from .contract import BIG_PADS, GOAL_HALF_WIDTH
+from .contract import BIG_PADS, GOAL_HALF_WIDTH, TICK_RATE
 from .observations import BOOST, DEMOED, FORWARD, ON_GROUND, POSITION
 
 SCALE, MARGIN, HEADER = 0.036, 12, 22  # pixels per game unit; pixels
@@ -88,3 +93,34 @@ class MatchRecorder:
         milliseconds = 1000 * self.env.action_repeat * self.every // 120
         frames[0].save(temporary, save_all=True, append_images=frames[1:], duration=milliseconds, loop=0)
         os.replace(temporary, path)
+
+
+class Viewer:
+    """Shows an arena live, in 3-D, in rlviser, where the package rlviser-py and its viewer are installed. Used like MatchRecorder."""
+
+    def __init__(self, env, arena):
+        try:
+            import rlviser_py  # optional: it fails on many machines
+        except ImportError as error:
+            raise ValueError(f"rlviser is not installed ({error}): install rlviser-py and its viewer, or ask for a .gif instead.") from None
+        self.env, self.arena, self.rlviser, self.steps = env, arena, rlviser_py, 0
+        rlviser_py.set_boost_pad_locations([pad.get_pos().as_tuple() for pad in env.pad_objects[arena]])
+
+    def frame(self):
+        env, i = self.env, self.arena
+        self.steps += 1
+        self.rlviser.render(
+            tick_count=self.steps * env.action_repeat,
+            tick_rate=TICK_RATE / env.action_repeat,
+            game_mode=RocketSim.GameMode.SOCCAR,
+            boost_pad_states=[bool(timer == 0) for timer in env.pad_timers[i]],
+            ball=env.arenas[i].ball.get_state(),
+            cars=[(body.id, int(body.team), body.get_config(), body.get_state()) for body in env.bodies[i]],
+        )
+        time.sleep(env.action_repeat / TICK_RATE)  # at the game's own pace
+
+    def goal(self, who):
+        """Nothing to write down"""
+
+    def save(self, path):
+        self.rlviser.quit()
