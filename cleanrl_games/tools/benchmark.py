@@ -91,22 +91,19 @@ def smoke(names, folder):
         if names and script not in names and Path(script).stem not in names:
             continue
         run_dir = folder / f"smoke_{Path(script).stem}"
-        words = [f"cleanrl_games/{script}", *shlex.split(flags), "--run-dir", run_dir]
+        words = [Path("cleanrl_games") / script, *shlex.split(flags), "--run-dir", run_dir]
         problem, _, said = execute(words, TABLE["minutes"]["smoke"])
         if not problem:
-            missing = [name for name in ("checkpoint.pt", "model.zip", "config.yaml", "script.py") if not (run_dir / name).exists()]
-            values = [value for row in metrics_of(run_dir) for value in row.values()]
+            files = ("checkpoint.pt", "model.zip", "config.yaml", "script.py", "metrics.jsonl")
+            missing = [name for name in files if not (run_dir / name).exists()]
+            values = [] if missing else [value for row in metrics_of(run_dir) for value in row.values()]
             finite = values and all(math.isfinite(value) for value in values)
             problem = f"left no {' and no '.join(missing)}" if missing else "" if finite else "logged no or no finite metrics"
         yield {"script": script, **said, "problems": [f"{script} {problem}"] if problem else []}
     for path in sorted((ROOT / "cleanrl_games").glob("*_*.py")):
         if path.name not in TABLE["smoke"] and not names and path.name != "__init__.py":
-            yield {
-                "script": path.name,
-                "command": "",
-                "seconds": 0.0,
-                "problems": [f"{path.name} has no line under smoke in benchmark.yaml"],
-            }
+            problem = f"{path.name} has no line under smoke in benchmark.yaml"
+            yield {"script": path.name, "command": "", "seconds": 0.0, "problems": [problem]}
 
 
 def speed(games, folder):
@@ -164,7 +161,7 @@ def learn(names, folder):
                 figures = {key: value for row in metrics_of(own) for key, value in row.items()} if logged else json_of(last)
                 problem = problem or ("" if figures is not None else "left no metrics.jsonl and no JSON object as its last line")
             else:
-                problem, _, said = execute([f"cleanrl_games/{entry['script']}", *flags, "--run-dir", own], minutes_of(entry))
+                problem, _, said = execute([Path("cleanrl_games") / entry["script"], *flags, "--run-dir", own], minutes_of(entry))
                 if not problem:
                     history = metrics_of(own)
                     figures = {key: value for row in history for key, value in row.items()}  # the last of each

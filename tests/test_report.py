@@ -1,0 +1,266 @@
+"""benchmark.py and its page, on small programs that behave like scripts and tools; the curves are those of a recorded real run."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import warnings
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from cleanrl_games.tools import benchmark, report
+
+ROOT = Path(__file__).parents[1]
+RECORDED = ROOT / "tests/data/benchmark/metrics.jsonl"
+
+SCRIPT = f"""
+import shutil, sys
+from pathlib import Path
+folder = Path(sys.argv[sys.argv.index("--run-dir") + 1])
+(folder / "models").mkdir(parents=True)
+for name in ("checkpoint.pt", "model.zip", "config.yaml", "script.py", "models/5.zip"):
+    (folder / name).write_text(name)
+shutil.copy({str(RECORDED)!r}, folder / "metrics.jsonl")
+print("run folder:", folder)
+if "--fail" in sys.argv:
+    sys.exit(3)
+"""
+BENCH = 'import json\nprint("noise")\nprint(json.dumps({"ratio": 3.5, "steps_per_s": 123456, "share": 0.02}))\n'
+STUDY = """
+import json, sys
+from pathlib import Path
+from PIL import Image
+model, other, folder = map(Path, sys.argv[1:])
+assert model.read_text() == "model.zip" and other.name == "5.zip"
+Image.new("RGB", (40, 30), (200, 30, 30)).save(folder / "heatmap.png")
+print(json.dumps({"elo/<b>bold</b>": 1712.5, "exploitability": 0.125}))
+"""
+SLEEP = "import time\ntime.sleep(100)\n"
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("programs")
+    for name, text in {"script": SCRIPT, "bench": BENCH, "study": STUDY, "sleep": SLEEP}.items():
+        (folder / f"{name}.py").write_text(text)
+    return folder
+
+
+def make_table(programs):
+    script, study, bench = (str(programs / f"{name}.py") for name in ("script", "study", "bench"))
+    curves, flags = ["eval/nh", "elo/agent", "charts/SPS", "never/logged"], "{good}/model.zip {good}/models/*.zip {folder}"
+    return {
+        "minutes": {"smoke": 1, "speed": 1, "learn": 1, "proof": 1},
+        "smoke": {script: "--few", **{path.name: "" for path in (ROOT / "cleanrl_games").glob("*_*.py")}},
+        "speed": {"chess": {"bench": bench, "floors": {"ratio": 4.0, "steps_per_s": 1}, "ceilings": {"share": 0.05}}},
+        "learn": {
+            "chess": [
+                {"name": "good", "script": script, "flags": "--seed 1", "curves": curves, "expect": {"eval/nh": [0.95, 1.0]}},
+                {"name": "weak", "script": script, "flags": "", "expect": {"eval/random": [0.99, 1.0], "eval/nobody": [0, 1]}},
+                {"name": "broken", "script": script, "flags": "--fail"},
+                {"name": "study", "tool": study, "flags": flags, "expect": {"exploitability": [None, 0.2]}},
+                {"name": "orphan", "tool": study, "flags": "{broken}/model.zip {folder}"},
+                {"name": "endless", "tool": str(programs / "sleep.py"), "flags": "", "minutes": 0.005},
+            ]
+        },
+    }
+
+
+EXPECTED = [
+    "chess: ratio is 3.5, expected at least 4",
+    "chess/weak: eval/random is 0.984, expected 0.99 – 1",
+    "chess/weak: there is no eval/nobody",
+    "chess/broken ended with exit code 3",
+    "chess/orphan needs chess/broken, and no run of that has ended well",
+    "chess/endless took more than twice its 0.005 minutes and was stopped",
+]
+
+
+@pytest.fixture(scope="module")
+def done(programs, tmp_path_factory):
+    """benchmark.sh all on the small programs, without the real scripts and the slow tests → (exit code, folder, results)"""
+    patch = pytest.MonkeyPatch()
+    table = make_table(programs)
+    table["smoke"] = {script: flags for script, flags in table["smoke"].items() if script.startswith("/")}
+    patch.setattr(benchmark, "TABLE", table)
+    patch.setattr(benchmark, "RUNS", tmp_path_factory.mktemp("runs"))
+    patch.setattr(benchmark, "MODES", {mode: benchmark.MODES[mode] for mode in ("smoke", "speed", "learn")})
+    code = benchmark.main(["all"])
+    (folder,) = benchmark.RUNS.iterdir()
+    patch.undo()
+    return code, folder, json.loads((folder / "results.json").read_text())
+
+
+class Page(HTMLParser):
+    """What a page says and what it would load."""
+
+    VOID = ("meta", "link", "img", "br")
+
+    def __init__(self, text):
+        super().__init__()
+        self.loads, self.tags, self.said, self.open, self.policy = [], [], [], [], ""
+        self.feed(text)
+        assert not self.open, f"tags that are not closed: {self.open}"
+        self.text = " ".join(" ".join(self.said).split())
+
+    def handle_starttag(self, tag, attrs):
+        attrs = dict(attrs)
+        self.tags.append(tag)
+        if tag not in self.VOID:
+            self.open.append(tag)
+        self.loads += [attrs[name] for name in ("src", "href", "srcset", "action", "data", "poster", "xlink:href") if name in attrs]
+        if attrs.get("http-equiv") == "Content-Security-Policy":
+            self.policy = attrs["content"]
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in self.VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open[-1:] != ["style"]:
+            self.said.append(data)
+
+
+def check_loads_nothing(page):
+    assert page.loads and all(load.startswith("data:") for load in page.loads)
+    assert page.policy == "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+    assert not {"script", "iframe", "object", "embed", "base", "form"} & set(page.tags)
+
+
+def test_every_regression_is_named_and_nothing_else(done):
+    code, _, results = done
+    missing = [problem for problem in report.problems_of(results) if "has no line under smoke" not in problem]
+    assert code == 1 and missing == EXPECTED
+    assert results["complete"] and results["machine"]["cores"] >= 1
+    assert results["stated_minutes"] == {"smoke": 1, "speed": 1, "proof": 1, "learn": 5.005}
+
+
+def test_a_benchmark_without_regression(programs, tmp_path, monkeypatch, capsys):
+    table = make_table(programs)
+    table["speed"]["chess"]["floors"]["ratio"] = 3.0
+    monkeypatch.setattr(benchmark, "TABLE", table)
+    monkeypatch.setattr(benchmark, "RUNS", tmp_path)
+    assert benchmark.main(["speed", "chess"]) == 0
+    assert json.loads(capsys.readouterr().out.strip().splitlines()[-1])["steps_per_s"] == 123456
+    (folder,) = tmp_path.iterdir()
+    assert "No regression." in Page((folder / "report.html").read_text()).text
+    with pytest.raises(SystemExit, match=r"learn knows no 'go'\. There are: chess, chess/broken"):
+        benchmark.main(["learn", "go"])
+    with pytest.raises(SystemExit, match="usage"):
+        benchmark.main(["everything"])
+
+
+def test_one_entry_builds_on_the_newest_run_of_another(done, programs, monkeypatch):
+    _, folder, _ = done
+    monkeypatch.setattr(benchmark, "TABLE", make_table(programs))
+    monkeypatch.setattr(benchmark, "RUNS", folder.parent)
+    own = folder.parent / "later" / "chess_study"
+    assert benchmark.fill("{good}/models/*.zip --to {folder}", "chess", own) == [str(folder / "chess_good/models/5.zip"), "--to", str(own)]
+    with pytest.raises(FileNotFoundError, match="found nothing at"):
+        benchmark.fill("{good}/*.gif", "chess", own)
+
+
+def test_the_page_shows_what_was_found(done):
+    _, folder, _ = done
+    text = (folder / "report.html").read_text()
+    page = Page(text)
+    check_loads_nothing(page)
+    for sentence in (
+        *EXPECTED,
+        "steps_per_s 123,456",
+        "eval/nh 0.994 0.95 – 1 ok",
+        "ratio 3.5 at least 4 regression",
+        "never/logged: nothing was logged",
+    ):
+        assert sentence in page.text, sentence
+    assert "16,108,170 steps in 15.1 minutes" in page.text and "elo/<b>bold</b> 1,712" in page.text and "b" not in page.tags
+    assert page.tags.count("polyline") == 3
+    games = list((ROOT / "docs/media").glob("*.gif"))
+    assert games and page.tags.count("img") == 1 + len(games), "the study's heat map and a GIF per game"
+    assert "Intel" in page.text or report.describe_machine(ROOT)["processor"] in page.text
+    assert not list(folder.glob(".*")), "no temporary file is left"
+
+
+def test_a_run_that_was_stopped_says_so(programs, tmp_path, monkeypatch):
+    def stopped(names, folder):
+        yield {"script": "a.py", "command": "", "seconds": 1.0, "problems": []}
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(benchmark, "TABLE", make_table(programs))
+    monkeypatch.setattr(benchmark, "RUNS", tmp_path)
+    monkeypatch.setitem(benchmark.MODES, "smoke", stopped)
+    assert benchmark.main(["smoke"]) == 1
+    (folder,) = tmp_path.iterdir()
+    assert "the benchmark did not run to its end" in Page((folder / "report.html").read_text()).text
+
+
+def test_compare_puts_two_runs_side_by_side(done, tmp_path, capsys):
+    _, folder, results = done
+    other = tmp_path / "other"
+    other.mkdir()
+    changed = json.loads(json.dumps(results))
+    changed["speed"][0]["figures"]["ratio"] = 7.0
+    changed["learn"][0]["curves"]["eval/nh"][-1][1] = 0.5
+    changed["machine"]["cores"] = 64
+    (other / "results.json").write_text(json.dumps(changed))
+    assert benchmark.main(["--compare", str(folder), str(other)]) == 0
+    page = Page((other / f"compare_with_{folder.name}.html").read_text())
+    check_loads_nothing(page)
+    assert "ratio 3.5 7 +100.0%" in page.text and "steps_per_s 123,456 123,456 +0.0%" in page.text
+    assert f"cores {results['machine']['cores']} 64" in page.text and "eval/nh: at the end 0.994, 0.5" in page.text
+    assert page.tags.count("polyline") == 6
+    with pytest.raises(SystemExit, match="There is no benchmark in"):
+        benchmark.main(["--compare", str(folder), "nowhere"])
+    (other / "results.json").write_text("{}")
+    with pytest.raises(SystemExit, match="is not a benchmark's results"):
+        benchmark.main(["--compare", str(folder), str(other)])
+
+
+def open_in(browser, path, folder):
+    """→ (screenshot, what the page asked the network for, from the browser's own log)"""
+    folder.mkdir()
+    quiet = "--disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync --hide-scrollbars"
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", *quiet.split(), "--window-size=1100,3000", "--virtual-time-budget=3000"]
+    log, shot = folder / "net.json", folder / "page.png"
+    files = [f"--user-data-dir={folder / 'profile'}", f"--log-net-log={log}", f"--screenshot={shot}"]
+    environment = {**os.environ, "HOME": str(folder)}
+    done = subprocess.run([browser, *flags, *files, path.as_uri()], capture_output=True, text=True, timeout=240, env=environment)
+    assert shot.exists(), done.stderr
+    text = log.read_text().rstrip()
+    recorded = json.loads(text if text.endswith("}") else text.rstrip(",") + "]}")  # it may end before its log does
+    requests = [event["params"] for event in recorded["events"] if "initiator" in event.get("params", {})]
+    return shot, [request["url"] for request in requests if request["initiator"] != "not an origin"]  # that is the browser itself
+
+
+def test_the_page_in_a_browser(done, tmp_path):
+    """Headless Chromium draws the page, and the page asks for nothing; a page that does is caught the same way.
+    Where there is no Chromium, a warning says so, and the page is checked by reading it only."""
+    _, folder, _ = done
+    path = folder / "report.html"
+    check_loads_nothing(Page(path.read_text()))
+    browser = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
+    if browser is None:
+        warnings.warn("There is no Chromium on this machine: report.html was checked by parsing only.", stacklevel=1)
+        return
+    shot, asked = open_in(browser, path, tmp_path / "report")
+    assert asked == []
+    with Image.open(shot) as picture:
+        colours = {colour for _, colour in picture.convert("RGB").getcolors(1 << 24)}
+        assert picture.size == (1100, 3000) and (200, 30, 30) in colours, "the study's heat map is drawn"
+        assert (31, 111, 180) in colours, "the curves are drawn"
+    leaky = tmp_path / "leaky.html"
+    leaky.write_text('<!doctype html><img src="http://127.0.0.1:9/x.png">')
+    assert open_in(browser, leaky, tmp_path / "leaky")[1] == ["http://127.0.0.1:9/x.png"]
+
+
+def test_the_command_line_knows_its_words():
+    done = subprocess.run([sys.executable, ROOT / "cleanrl_games/tools/benchmark.py"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1 and "--compare A B" in done.stderr and "osrs" in done.stderr
