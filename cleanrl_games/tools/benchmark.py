@@ -245,7 +245,7 @@ def benchmark(modes, names):
     """Runs the modes; results.json and the report grow with every step, so a run that was stopped leaves what it has."""
     folder = RUNS / time.strftime("%Y%m%d_%H%M%S")
     folder.mkdir(parents=True)
-    results = {"command": shlex.join(["./benchmark.sh", *sys.argv[1:]]), "started": time.strftime("%Y-%m-%d %H:%M:%S"), "complete": False}
+    results = {"command": shlex.join(["./benchmark.sh", *(["all"] if len(modes) > 1 else modes), *names]), "started": time.strftime("%Y-%m-%d %H:%M:%S"), "complete": False}
     results |= {"stated_minutes": stated_minutes() if len(modes) > 1 else {}, "machine": report.describe_machine(ROOT), "seconds": 0.0}
     if len(modes) > 1:
         print(f"On two idle cores this takes up to {sum(results['stated_minutes'].values()):.0f} minutes.", flush=True)
