@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from cleanrl_games.tools import study_small_games as study
-from cleanrl_games.tools.study_small_games import (
+from cleanrl_games.rnad_vgc_portfolio import (
     clipped_loss,
     divergences,
     ema_update,
     magnet_kl,
-    masked_logprobs,
+    masked_log_softmax,
     policy_entropy,
     policy_kl,
     pool_probabilities,
@@ -21,6 +20,7 @@ from cleanrl_games.tools.study_small_games import (
     value_loss,
     vtrace,
 )
+from cleanrl_games.tools import study_small_games as study
 
 
 def two_heads(seed, batch=6, actions=5):
@@ -31,7 +31,7 @@ def two_heads(seed, batch=6, actions=5):
     legal_first = torch.rand(batch, actions, generator=legal_generator) < 0.7
     legal_second = torch.rand(batch, actions, actions, generator=legal_generator) < 0.7
     legal_first[:, 0] = legal_second[:, :, 0] = True
-    return masked_logprobs(first, legal_first), masked_logprobs(second, legal_second)
+    return masked_log_softmax(first, legal_first), masked_log_softmax(second, legal_second)
 
 
 def joint(policy):
@@ -63,7 +63,7 @@ def test_kl_and_entropy_of_two_choices_are_those_of_the_pair():
 
 def test_kl_to_oneself_is_zero_and_has_no_gradient():
     logits = torch.randn(4, 2, 5, generator=torch.Generator().manual_seed(3), requires_grad=True)
-    logprobs = masked_logprobs(logits, torch.ones(4, 2, 5, dtype=torch.bool))
+    logprobs = masked_log_softmax(logits, torch.ones(4, 2, 5, dtype=torch.bool))
     kl = policy_kl(logprobs, logprobs.detach())
     kl.sum().backward()
     torch.testing.assert_close(kl, torch.zeros(4))
@@ -74,10 +74,10 @@ def test_each_term_has_a_finite_gradient_and_illegal_actions_have_none():
     generator = torch.Generator().manual_seed(4)
     legal = torch.rand(64, 2, 7, generator=generator) < 0.6
     legal[:, :, 0], legal[:, :, 6] = True, False
-    reference = masked_logprobs(torch.randn(3, 64, 2, 7, generator=generator), legal)
+    reference = masked_log_softmax(torch.randn(3, 64, 2, 7, generator=generator), legal)
     start, actions = torch.randn(64, 2, 7, generator=generator), torch.zeros(64, 2, dtype=torch.long)
     advantages, values = torch.randn(64, generator=generator), torch.randn(64, generator=generator, requires_grad=True)
-    old = taken_logprob(masked_logprobs(start, legal), actions)
+    old = taken_logprob(masked_log_softmax(start, legal), actions)
     terms = {
         "policy": lambda logprobs: clipped_loss(taken_logprob(logprobs, actions), old, advantages, 0.2)[0],
         "entropy": lambda logprobs: policy_entropy(logprobs).mean(),
@@ -86,7 +86,7 @@ def test_each_term_has_a_finite_gradient_and_illegal_actions_have_none():
     }
     for name, term in terms.items():
         logits = start.clone().requires_grad_()
-        term(masked_logprobs(logits, legal)).backward()
+        term(masked_log_softmax(logits, legal)).backward()
         assert torch.isfinite(logits.grad).all() and logits.grad.abs().sum() > 1e-3, name
         assert logits.grad[~legal].abs().max() == 0.0, name
     value_loss(values, torch.zeros(64)).backward()
@@ -95,8 +95,8 @@ def test_each_term_has_a_finite_gradient_and_illegal_actions_have_none():
 
 def test_magnet_takes_the_nearest_reference_of_each_decision():
     legal = torch.ones(3, 1, 2, dtype=torch.bool)
-    policy = masked_logprobs(torch.tensor([[[0.0, 0.0]], [[2.0, 0.0]], [[0.0, 5.0]]]), legal)
-    references = torch.stack([masked_logprobs(torch.tensor([[[shift, 0.0]]]).expand(3, 1, 2), legal) for shift in (0.1, 1.9, -4.0)])
+    policy = masked_log_softmax(torch.tensor([[[0.0, 0.0]], [[2.0, 0.0]], [[0.0, 5.0]]]), legal)
+    references = torch.stack([masked_log_softmax(torch.tensor([[[shift, 0.0]]]).expand(3, 1, 2), legal) for shift in (0.1, 1.9, -4.0)])
     nearest, chosen, kls = magnet_kl(policy, references)
     assert chosen.tolist() == [0, 1, 2]
     torch.testing.assert_close(nearest, kls.min(0).values)
@@ -153,7 +153,7 @@ def test_vtrace_with_lag_by_its_definition():
 def test_portfolio_drops_the_right_one():
     """Three references: two near each other, one far. Of the near ones the one nearer to the far one is the less different."""
     legal = torch.ones(8, 1, 2, dtype=torch.bool)
-    tables = torch.stack([masked_logprobs(torch.tensor([[[shift, 0.0]]]).expand(8, 1, 2), legal) for shift in (3.0, 0.4, 0.0, -3.0)])
+    tables = torch.stack([masked_log_softmax(torch.tensor([[[shift, 0.0]]]).expand(8, 1, 2), legal) for shift in (3.0, 0.4, 0.0, -3.0)])
     pairwise = divergences(tables)
     assert pairwise.diagonal().abs().max() < 1e-6 and (pairwise + torch.eye(4) > 0).all()
     drop = portfolio_drop("diverse", tables, [0, 0, 0, 0])
@@ -186,15 +186,15 @@ def test_games_are_what_openspiel_says():
     """Known values: NashConv of uniform play is 11/12 at Kuhn's table and 4.747 at Leduc's; play agrees with the tree."""
     for name, value in (("kuhn", 11 / 12), ("leduc", 4.747), ("rps", 0.0)):
         game = study.SmallGame(name)
-        uniform = masked_logprobs(torch.zeros(game.legal.shape), game.legal)
+        uniform = masked_log_softmax(torch.zeros(game.legal.shape), game.legal)
         assert game.nash_conv(uniform) == pytest.approx(value, abs=1e-3)
     game = study.SmallGame("kuhn")
-    always_bet = masked_logprobs(torch.tensor([[-50.0, 50.0]]).expand(12, 2), game.legal)
+    always_bet = masked_log_softmax(torch.tensor([[-50.0, 50.0]]).expand(12, 2), game.legal)
     infosets, actions, decided, last, rewards = game.play(always_bet.exp().double().numpy(), 4000, np.random.default_rng(1))
     assert decided.shape[0] == 1 and decided.all() and last.all() and (actions == 1).all()  # bet, call: one decision each
     assert rewards.abs().eq(1.0).all() and len(infosets.unique()) == 6  # two chips of at most two, three cards for either
     assert abs(float(rewards[0, ::2].mean())) < 0.06
-    never = masked_logprobs(torch.tensor([[50.0, -50.0]]).expand(12, 2), game.legal)
+    never = masked_log_softmax(torch.tensor([[50.0, -50.0]]).expand(12, 2), game.legal)
     assert game.payoff(always_bet, never, np.random.default_rng(1)) == 0.5  # who never calls loses the ante of one
 
 

@@ -27,6 +27,18 @@ import torch.nn as nn
 import tyro
 
 from cleanrl_games.envs import run
+from cleanrl_games.rnad_vgc_portfolio import (
+    clipped_loss,
+    ema_update,
+    magnet_kl,
+    masked_log_softmax,
+    policy_entropy,
+    policy_kl,
+    portfolio_drop,
+    taken_logprob,
+    value_loss,
+    vtrace,
+)
 
 GAMES = {
     "kuhn": "kuhn_poker",
@@ -35,107 +47,6 @@ GAMES = {
     "rps": "turn_based_simultaneous_game(game=matrix_rps())",
 }
 UPDATES = {"kuhn": 600, "leduc": 300, "liars_dice": 300, "rps": 300}
-
-# ----------------------------------------------------------------------------------------------------------- pure maths
-#
-# A policy is given as the log-probs of H heads that are chosen one after another: (..., H, A), head h given the actions taken
-# in the heads before it. A turn in VGC has two (slot 0, slot 1), a decision at a poker table one; padding is illegal actions.
-
-
-def masked_logprobs(logits, legal):
-    """(..., A) → log-probs in fp32; an illegal action has probability 0 and gets no gradient."""
-    logits = logits.float()
-    return logits.masked_fill(~legal, torch.finfo(logits.dtype).min).log_softmax(-1)
-
-
-def taken_logprob(logprobs, actions):
-    """Log-prob of what was chosen in all heads. (..., H, A), (..., H) → (...)"""
-    return logprobs.gather(-1, actions[..., None]).squeeze(-1).sum(-1)
-
-
-def policy_entropy(logprobs):
-    """Of the joint choice, later heads estimated at the actions taken. (..., H, A) → (...)"""
-    return -(logprobs.exp() * logprobs.clamp(min=-1e4)).sum((-1, -2))  # 0 · (-1e4), not 0 · (-inf), for illegal actions
-
-
-def policy_kl(logprobs, reference):
-    """KL(π‖ref) = KL of head 0 + E[KL of head 1 given head 0] + …, the expectation estimated at the actions taken → (...)"""
-    return (logprobs.exp() * (logprobs.clamp(min=-1e4) - reference.clamp(min=-1e4))).sum((-1, -2))
-
-
-def magnet_kl(logprobs, references):
-    """min_i KL(π‖ref_i), decision by decision. (B, H, A), (R, B, H, A) → KL to the nearest (B,), which it is (B,), all KLs (R, B)"""
-    kls = policy_kl(logprobs[None], references)
-    nearest, chosen = kls.min(0)
-    return nearest, chosen, kls.detach()
-
-
-def clipped_loss(logprob, old_logprob, advantages, clip_coef):
-    """PPO's clipped loss with Ye et al.'s second clip: a bad action that has become likelier (heads multiply to large ratios, the
-    more so when the rollout is a version old) pushes no harder than three times its advantage. → loss, statistics"""
-    logratio = logprob - old_logprob
-    ratio = logratio.exp()
-    loss = torch.max(-advantages * ratio, -advantages * ratio.clamp(1 - clip_coef, 1 + clip_coef))
-    loss = torch.where(advantages < 0, torch.min(loss, -3 * advantages), loss).mean()
-    with torch.no_grad():
-        stats = torch.stack([-logratio.mean(), (ratio - 1 - logratio).mean(), ((ratio - 1).abs() > clip_coef).float().mean()])
-    return loss, stats
-
-
-def value_loss(values, returns):
-    return 0.5 * (values - returns).square().mean()
-
-
-def vtrace(key, rewards, values, next_values, ended, ratios, gamma, gae_lambda):
-    """Advantages (N,) of rows in order of arrival: GAE over a seat's (key's) own rows, with V-trace's clipped π/μ at each of them.
-
-    next_values are those of the seat's next row, 0 after the end of a game, V(last observation) after a truncation. With
-    ρ̄ = c̄ = 1 V-trace's advantage (Espeholt et al. 2018) is also its correction of the value: targets are values + advantages.
-    """
-    order = np.argsort(key, kind="stable")
-    begins = np.flatnonzero(np.diff(key[order], prepend=key[order][:1] - 1))  # where a seat's rows begin
-    seat = np.repeat(np.arange(len(begins)), np.diff(begins, append=len(key)))
-    position = np.arange(len(key)) - begins[seat]
-    deltas, rhos = rewards + gamma * next_values - values, np.minimum(ratios, 1.0)
-    advantages, last = np.zeros_like(deltas), np.zeros(len(begins), deltas.dtype)
-    for step in reversed(range(position.max(initial=-1) + 1)):
-        here = position == step
-        rows, seats = order[here], seat[here]
-        last[seats] = rhos[rows] * (deltas[rows] + gamma * gae_lambda * ~ended[rows] * last[seats])
-        advantages[rows] = last[seats]
-    return advantages
-
-
-def divergences(tables):
-    """Mean KL between all pairs of references on the same decisions. (R, B, H, A) → (R, R)"""
-    return torch.stack([policy_kl(table[None], tables).mean(-1) for table in tables])
-
-
-def portfolio_drop(strategy, tables, ratings):
-    """Which of the references, oldest first, leaves a portfolio that has become too large. tables (R, B, H, A), ratings (R,)"""
-    if strategy == "recent":
-        return 0
-    if strategy == "best":
-        return int(np.argmin(ratings))
-    if strategy == "diverse":
-        pairwise = divergences(tables)
-        return int((pairwise.sum(0) + pairwise.sum(1)).argmin())  # what remains has the largest sum of pairwise KLs
-    raise ValueError(f"There is no portfolio strategy {strategy!r}: choose diverse, best or recent.")
-
-
-def ema_update(average, module, decay):
-    """In place: average ← decay · average + (1 - decay) · module; buffers are copied."""
-    with torch.no_grad():
-        for mean, tensor in zip(average.state_dict().values(), module.state_dict().values()):
-            mean.copy_(torch.lerp(tensor, mean, decay) if tensor.is_floating_point() else tensor)
-
-
-def pool_probabilities(shares, win_rates, games, floor=0.25, prior=20.0):
-    """Whom to play: the base shares, moved toward those it loses to. A kind never seen counts as even, one always beaten keeps
-    `floor` of its weight, so that a weakness that comes back is noticed. All (K,) → (K,)"""
-    estimate = (np.asarray(win_rates) * games + 0.5 * prior) / (np.asarray(games) + prior)
-    weights = np.asarray(shares) * np.maximum(2.0 * (1.0 - estimate), floor)
-    return weights / weights.sum()
 
 
 # ------------------------------------------------------------------------------------------------------------ the games
@@ -235,7 +146,7 @@ class Settings:
     alpha: float = 0.5
     ent_coef: float = 0.0
     rollout_kl: float = 0.0
-    ref_update_interval: int = 50
+    ref_update_interval: int = 75
     max_portfolio_size: int = 3
     portfolio_strategy: str = "recent"
     ema_decay: float = 0.98
@@ -243,7 +154,7 @@ class Settings:
     num_games: int = 512
     learning_rate: float = 3e-3
     update_epochs: int = 2
-    num_minibatches: int = 1
+    num_minibatches: int = 2
     gae_lambda: float = 1.0
     clip_coef: float = 0.2
     vf_coef: float = 0.5
@@ -266,12 +177,12 @@ class Networks(nn.Module):
             self.biases.append(nn.Parameter(torch.zeros(len(seeds), 1, sizes[layer + 1])))
 
     def forward(self):
-        """Log-probs (S·I, A) and values (S·I,) of all infosets at once: there are fewer of them than decisions in a batch."""
+        """Log-probs (S·I, A) and log-odds of winning (S·I,) of all infosets: there are fewer of them than decisions in a batch."""
         hidden = self.game.features.expand(len(self.weights[0]), -1, -1)
         for layer, (weight, bias) in enumerate(zip(self.weights, self.biases)):
             hidden = torch.baddbmm(bias, hidden if layer == 0 else hidden.relu(), weight)
         legal = self.game.legal.repeat(len(self.weights[0]), 1)
-        return masked_logprobs(hidden[:, :, :-1].flatten(0, 1), legal), hidden[:, :, -1].flatten()
+        return masked_log_softmax(hidden[:, :, :-1].flatten(0, 1), legal), hidden[:, :, -1].flatten()
 
 
 def clip_gradients(networks, max_norm):
@@ -292,12 +203,13 @@ def train(settings, seeds):
     networks = Networks(seeds, game, s.hidden_size)
     average = copy.deepcopy(networks)
     optimizer = torch.optim.Adam(networks.parameters(), lr=s.learning_rate, eps=1e-8)
-    uniform = masked_logprobs(torch.zeros(num_seeds * num_infosets, game.num_actions), game.legal.repeat(num_seeds, 1))
+    uniform = masked_log_softmax(torch.zeros(num_seeds * num_infosets, game.num_actions), game.legal.repeat(num_seeds, 1))
     references = [networks()[0].detach()]  # oldest first
     for update in range(1, updates + 1):
         optimizer.param_groups[0]["lr"] = s.learning_rate * (1 - (update - 1) / updates)
         with torch.no_grad():
-            logprobs, values = networks()
+            logprobs, win_logit = networks()
+            values = 2 * win_logit.sigmoid() - 1
             batches = []
             for seed, rng in enumerate(rngs):
                 rows = slice(seed * num_infosets, (seed + 1) * num_infosets)
@@ -316,11 +228,11 @@ def train(settings, seeds):
             b_references = torch.stack(magnets)[:, b_infosets][:, :, None]  # (R, B, 1, A)
         for _ in range(s.update_epochs):
             for mb_inds in torch.randperm(len(b_infosets)).tensor_split(s.num_minibatches):
-                new_logprobs, new_values = (table[b_infosets[mb_inds]] for table in networks())
+                new_logprobs, new_win_logit = (table[b_infosets[mb_inds]] for table in networks())
                 new_logprobs, mb_actions = new_logprobs[:, None], b_actions[mb_inds]
                 old_logprob = taken_logprob(b_logprobs[mb_inds], mb_actions)
                 loss, _ = clipped_loss(taken_logprob(new_logprobs, mb_actions), old_logprob, b_advantages[mb_inds], s.clip_coef)
-                loss = loss + s.vf_coef * value_loss(new_values, b_returns[mb_inds]) - s.ent_coef * policy_entropy(new_logprobs).mean()
+                loss = loss + s.vf_coef * value_loss(new_win_logit, b_returns[mb_inds]) - s.ent_coef * policy_entropy(new_logprobs).mean()
                 if s.magnet != "none":
                     loss = loss + s.alpha * magnet_kl(new_logprobs, b_references[:, mb_inds])[0].mean()
                 if s.rollout_kl:
@@ -354,47 +266,35 @@ def drop_references(settings, game, references, infosets, rngs):
 
 # ------------------------------------------------------------------------------------------------------------ the tables
 
-ALPHAS = (0.01, 0.05, 0.1, 0.2, 0.5, 1.0)
-CONTROLS = {
-    "PPO, entropy .01": {"magnet": "none", "ent_coef": 0.01},
-    "PPO, entropy .1": {"magnet": "none", "ent_coef": 0.1},
-    "PPO, entropy .2": {"magnet": "none", "ent_coef": 0.2},
+ALPHAS = (0.01, 0.05, 0.2, 0.5, 1.0)
+VERIFY = {
+    "ref": {"magnet": "ref"},
+    "portfolio": {"magnet": "portfolio"},
+    "ema": {"magnet": "ema"},
+    "ppo": {"magnet": "none", "ent_coef": 0.01},
 }
 
 
 def tables_of(study):
     """Title → {label of a row: what differs from the defaults}; a row is trained on each game with each seed."""
-    magnets = ("ref", "portfolio", "ema", "uniform")
-    verify = {
-        "ref": {"magnet": "ref"},
-        "portfolio": {"magnet": "portfolio"},
-        "portfolio_diverse": {"magnet": "portfolio", "portfolio_strategy": "diverse"},
-        "ema": {"magnet": "ema"},
-        "ppo": {"magnet": "none", "ent_coef": 0.01},
-    }
     if study == "verify":
-        return {"What the maths must reach": verify}
+        return {"What the maths must reach": VERIFY}
+    magnets, strategies = ("ref", "portfolio", "ema", "uniform"), ("recent", "best", "diverse")
     return {
-        "Controls": CONTROLS,
-        "α and magnet": {f"{magnet}, α = {alpha:g}": {"magnet": magnet, "alpha": alpha} for magnet in magnets for alpha in ALPHAS},
+        "Controls: no magnet": {f"entropy {ent_coef:g}": {"magnet": "none", "ent_coef": ent_coef} for ent_coef in (0.01, 0.05, 0.2)},
+        "Magnet and α": {f"{magnet}, α = {alpha:g}": {"magnet": magnet, "alpha": alpha} for magnet in magnets for alpha in ALPHAS},
         "How fast the magnet moves": {
-            **{f"ref renewed every {n} updates": {"magnet": "ref", "ref_update_interval": n} for n in (10, 25, 50, 100, 200)},
-            **{f"ema, decay {decay:g}": {"magnet": "ema", "ema_decay": decay} for decay in (0.9, 0.95, 0.98, 0.99, 0.995)},
+            **{f"ref, renewed every {n} updates": {"magnet": "ref", "ref_update_interval": n} for n in (25, 75, 150)},
+            **{f"ema, decay {decay:g}": {"magnet": "ema", "ema_decay": decay} for decay in (0.9, 0.98, 0.99)},
         },
         "Portfolio: strategy and size": {
-            f"{strategy}, {size} references, one every {n} updates": {
-                "magnet": "portfolio",
-                "portfolio_strategy": strategy,
-                "max_portfolio_size": size,
-                "ref_update_interval": n,
-            }
-            for n in (25, 100)
-            for strategy in ("recent", "best", "diverse")
+            f"{strategy}, {size} references": {"magnet": "portfolio", "portfolio_strategy": strategy, "max_portfolio_size": size}
+            for strategy in strategies
             for size in (2, 3, 5)
         },
-        "KL to the rollout policy": {
-            **{f"no magnet, {beta:g}": {"magnet": "none", "rollout_kl": beta} for beta in (0.1, 0.5)},
-            **{f"{magnet} and {beta:g}": {"magnet": magnet, "rollout_kl": beta} for magnet in ("ref", "ema") for beta in (0.1, 0.5)},
+        "KL to the policy before the update": {
+            "0.1, no magnet": {"magnet": "none", "rollout_kl": 0.1},
+            "0.1, and ema": {"magnet": "ema", "rollout_kl": 0.1},
         },
     }
 

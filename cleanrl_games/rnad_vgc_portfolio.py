@@ -1,0 +1,1478 @@
+"""Regularised self-play on VGC doubles: PPO with a KL magnet to a reference, a portfolio of references or an average of its past.
+
+    python cleanrl_games/rnad_vgc_portfolio.py --num-workers 4
+
+    ┌ actor (process × num_workers, inline, or Ray) ┐   slot numbers   ┌ learner ────────────────────────────────────┐
+    │ battles in a Node process of its own, batched │ ───────────────► │ loss = policy + β value − γ entropy         │
+    │ inference; whom to meet is drawn when a       │  2 shared-memory │        + α min KL(π‖references)             │
+    │ battle starts and stays to its end            │  slots per actor │ references, pool, evaluation, checkpoints   │
+    └───────────────────────▲───────────────────────┘                  └────┬───────────────────▲────────────────────┘
+                            └── Board: weights by version, the pool ◄───────┤                   │ exploiter_registry.json
+                                                                            └─► exploiter: this script, --opponent … --alpha 0
+
+An exploiter is the honest measure: what a fresh learner with the same budget wins against the frozen model.
+"""
+
+import contextlib
+import copy
+import dataclasses
+import json
+import math
+import os
+import queue
+import signal
+import sys
+import time
+import traceback
+from itertools import combinations, pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Literal
+
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # before torch: AMX bf16 crashes on some machines
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+import torch
+import torch.multiprocessing as mp
+import torch.nn as nn
+import torch.nn.functional as F
+
+from cleanrl_games.envs import cluster, exploiters, run, sharing
+from cleanrl_games.envs.vgc import PREVIEW, TeamPool, VGCVecEnv, contract, mdbo, normalize_format
+from cleanrl_games.envs.vgc.match import BASELINES, play_battles
+from cleanrl_games.envs.vgc.vocabulary import FLOATS, INTS, LAYOUT, SIZES
+
+# Names that users of similar trainers type, and what they are called here.
+ALIASES = {
+    "--lr": "--learning-rate", "--players-per-worker": "--num-battles", "--team-pool-path": "--teams", "--checkpoint": "--resume",
+}  # fmt: skip
+
+
+@dataclasses.dataclass
+class Args:
+    # --- experiment
+    exp_name: str = Path(__file__).stem
+    """the name of this experiment"""
+    config: str = ""
+    """a YAML file of these settings; flags override it"""
+    seed: int = 1
+    """seed of the experiment"""
+    run_dir: str = ""
+    """folder of this run; empty = runs/{env}__{exp_name}__{seed}__{time}"""
+    resume: str = ""
+    """a run folder or checkpoint to go on from, as if nothing had happened"""
+    track: bool = False
+    """also log to Weights and Biases (WANDB_MODE=offline works without an account)"""
+    wandb_project_name: str = "cleanrl_games"
+    """the W&B project"""
+    wandb_entity: str = ""
+    """the W&B team, empty = your own"""
+    tensorboard: bool = False
+    """start TensorBoard beside the run, on 127.0.0.1, and print its address"""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """where the learner computes; actors stay on the CPU"""
+    amp: Literal["auto", "off", "bf16", "fp16"] = "auto"
+    """mixed precision of the learner; auto = on CUDA only"""
+    threads: int = 1
+    """torch threads of the learner"""
+    actor_threads: int = 1
+    """torch threads of each actor"""
+    sharing: Literal["auto", "shared_memory", "file_system"] = "auto"
+    """where rollouts and weights are shared: /dev/shm, or unnamed files in the temporary folder (auto = when /dev/shm is too small)"""
+
+    # --- environment
+    env_id: str = "vgc"
+    """name of the game in the run's folder"""
+    battle_format: str = "gen9vgc2023regulationc"
+    """the VGC format; old spellings are understood"""
+    teams: str = "shipped"
+    """training teams: shipped, generated, or a folder of PokePaste files"""
+    open_team_sheets: bool = True
+    """both sheets are known from team preview on, as in official play"""
+    turn_cap: int = 100
+    """a battle longer than this is truncated"""
+
+    # --- actors
+    num_workers: int = 4
+    """actor processes; 0 = inline in the learner's process, deterministic"""
+    num_battles: int = 32
+    """battles under way per actor"""
+    num_sims: int = 1
+    """Node processes per actor; with 2 an actor decides for one half while the other half is simulated"""
+    buffer_size: int = 2048
+    """decisions per rollout"""
+    train_batch_size: int = 0
+    """decisions that one update learns from, 0 = one rollout of each actor"""
+    max_policy_lag: int = 4
+    """rollouts that are more updates behind than this are thrown away"""
+    ray_address: str = ""
+    """run the actors on this Ray cluster ("auto", "127.0.0.1:6379", …)"""
+
+    # --- algorithm
+    total_timesteps: int = 100_000_000
+    """agent-steps to train for"""
+    max_updates: int = 0
+    """stop after this many updates, 0 = no limit"""
+    max_minutes: float = 0.0
+    """stop after this many minutes, 0 = no limit"""
+    bc_model: str = ""
+    """a model.zip or run folder of bc_vgc_mdbo.py (or of this script) to start from"""
+    value_warmup_updates: int = 4
+    """with --bc-model: updates that train the value head only, since a clone's predicts the games of others"""
+    learning_rate: float = 3e-4
+    """Adam's step size"""
+    learning_rate_final: float = 3e-4
+    """its value at the end of the run (linear)"""
+    gamma: float = 0.999
+    """discount"""
+    gae_lambda: float = 0.95
+    """lambda of generalised advantage estimation"""
+    off_policy: Literal["clip", "vtrace"] = "clip"
+    """rollouts of older versions: PPO's clip around the policy that played, or V-trace and the clip around the present one"""
+    num_minibatches: int = 32
+    """gradient steps per pass over them"""
+    update_epochs: int = 10
+    """passes over a rollout"""
+    target_kl: float = 0.02
+    """no further pass once the policy has moved this far from the one that played (mean KL), 0 = always all passes"""
+    sequence_length: int = 16
+    """steps through which gradients flow back (truncated BPTT); the state before each chunk is stored"""
+    norm_adv: bool = True
+    """normalise advantages per minibatch"""
+    clip_coef: float = 0.2
+    """PPO's clip"""
+    ent_coef: float = 0.01
+    """entropy bonus"""
+    vf_coef: float = 0.5
+    """weight of the value loss"""
+    max_grad_norm: float = 0.5
+    """gradient clip"""
+    width: int = 64
+    """width of a Pokémon's token"""
+    embedding_width: int = 128
+    """width of an id's embedding"""
+    lstm_size: int = 192
+    """units of the LSTM"""
+    attention_heads: int = 4
+    """attention heads over the twelve Pokémon"""
+
+    # --- regularisation
+    alpha: float = 0.2
+    """weight of the magnet, min over references of KL(π‖reference); with normalised advantages .01 does nothing"""
+    magnet: Literal["ref", "portfolio", "ema", "uniform"] = "ema"
+    """what the policy is drawn to: a frozen snapshot, the nearest of several, an average of its past weights, uniform legal play"""
+    ref_update_interval: int = 50
+    """ref: updates until the snapshot is renewed"""
+    max_portfolio_size: int = 3
+    """portfolio: references at most"""
+    portfolio_add_interval: int = 50
+    """portfolio: updates between candidates"""
+    portfolio_strategy: Literal["diverse", "best", "recent"] = "recent"
+    """portfolio: which to keep: the set with the largest pairwise KL, the highest rated in the pool, the newest"""
+    ema_decay: float = 0.98
+    """ema: share of the average that an update keeps"""
+    rollout_kl: float = 0.0
+    """weight of KL(π‖the policy before this update)"""
+
+    # --- self-play (base shares; the curriculum moves them toward whom it loses to, and battles that are none of these are against oneself)
+    random_fraction: float = 0.05
+    """share of battles against poke-env's RandomPlayer"""
+    max_power_fraction: float = 0.1
+    """share of battles against MaxBasePowerPlayer"""
+    heuristics_fraction: float = 0.2
+    """share of battles against SimpleHeuristicsPlayer"""
+    bc_fraction: float = 0.05
+    """share of battles against the model of --bc-model"""
+    past_fraction: float = 0.15
+    """share of battles against past selves, once there are some"""
+    exploiter_fraction: float = 0.15
+    """share of battles against registered exploiters, once there are some"""
+    opponent: str = ""
+    """a run folder or model.zip to play all battles against: with --alpha 0 this run is its exploiter"""
+    snapshot_frequency: int = 40
+    """updates between snapshots for the league, 0 = none"""
+    league_size: int = 16
+    """members of the league; beyond that the easiest leaves"""
+    guests: int = 2
+    """league members an actor fights at a time (one batched forward pass each)"""
+    train_exploiters: bool = False
+    """train an exploiter of the present model in the background now and then"""
+    exploiter_check_interval: int = 500
+    """updates between exploiters"""
+    exploiter_train_steps: int = 200_000
+    """agent-steps that an exploiter trains for"""
+    exploiter_win_threshold: float = 0.6
+    """an exploiter that wins this share joins the pool"""
+    exploiter_battles: int = 200
+    """battles that decide it"""
+    exploiter_start: Literal["clone", "fresh"] = "clone"
+    """what an exploiter starts from: its target's weights, or none"""
+
+    # --- evaluation and checkpoints
+    eval_frequency: int = 100
+    """updates between evaluations against the scripted players, each with a model in the run's folder; 0 = only at the end"""
+    eval_battles: int = 100
+    """battles per evaluation and scripted player"""
+    final_battles: int = 400
+    """battles per scripted player at the end"""
+    deterministic: bool = True
+    """evaluations play the likeliest action instead of sampling"""
+    checkpoint_frequency: int = 25
+    """updates between checkpoints"""
+
+
+# ------------------------------------------------------------------------------------------------------------- networks
+
+# --8<-- [start:network]
+NUM_SLOT, NUM_PREVIEW, NUM_JOINT = mdbo.SLOT_ACTIONS, mdbo.NUM_PREVIEWS, mdbo.NUM_ACTIONS  # 45, 90, 2025
+PAIRS_OF_SIX = list(combinations(range(6), 2))
+NUM_HITS = 32  # what a move does to a foe is told in so many numbers
+
+
+def columns_of(floats, name):
+    """The numbers of a group of columns: (B, FLOATS) → (B, rows, numbers)"""
+    group = LAYOUT[name]
+    return floats[:, group.float_at : group.float_at + group.rows * len(group.floats)].reshape(len(floats), group.rows, -1)
+
+
+def linear(fan_in, fan_out, std=2**0.5):
+    layer = nn.Linear(fan_in, fan_out)
+    nn.init.orthogonal_(layer.weight, std)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def masked_log_softmax(logits, legal):
+    """In float32; illegal entries get probability 0 exactly, and no gradient."""
+    logits = logits.float()
+    return logits.masked_fill(~legal, torch.finfo(logits.dtype).min).log_softmax(-1)
+
+
+class Agent(nn.Module):
+    """Embeddings for ids, a token per Pokémon, attention over the twelve, an LSTM over a battle's decisions, three heads.
+
+    A decision is two choices, one after the other: a turn's are slot 0 and slot 1 (45 each, joint number 45 · slot 0 + slot 1), a
+    preview's are the preview (90) and nothing. So every policy is a table of log-probs (B, 2, 90), padded with illegal entries.
+    A move's logit is made of what the situation asks for, of the move, of its target and of both together; a switch's of the
+    Pokémon that would come in: what is learned about a move or a Pokémon holds in every slot of every team.
+    """
+
+    def __init__(self, width=64, embedding_width=128, hidden_size=192, attention_heads=4):
+        super().__init__()
+        self.width, self.hidden_size, self.attention_heads = width, hidden_size, attention_heads
+        own, opp, active, history = (LAYOUT[name] for name in ("own", "opp", "active", "history"))
+        self.common, self.active_at, self.versus_at = len(opp.floats), opp.floats.index("active_a"), active.floats.index("move_1_vs_a")
+        self.move_numbers_at = opp.floats.index("move_1_power")
+
+        # One table for all vocabularies, one after another; columns that mean different things have rows of their own.
+        sizes = {"species": SIZES["species"], "ability": SIZES["abilities"], "item": SIZES["items"], "lost_item": SIZES["items"],
+                 "type": SIZES["types"], "tera_type": SIZES["types"], "move": SIZES["moves"], "actor": 5, "target": 5}  # fmt: skip
+        start = dict(zip(sizes, np.cumsum([0, *sizes.values()]).tolist()))
+        same = {"type_1": "type", "type_2": "type", "type_3": "type", "actor_species": "species", "target_species": "species"}
+        same |= {f"move_{i}": "move" for i in (1, 2, 3, 4)}
+        # A bag is a set of ids whose embeddings are summed: a Pokémon, an event of the last turns, a move of an active Pokémon.
+        bags = [[(group.int_index(row, name), name) for name in group.ints] for group in (own, opp, history) for row in range(group.rows)]
+        bags += [[(own.int_index(row, f"move_{i}"), "move")] for row in (0, 1) for i in (1, 2, 3, 4)]
+        constants = {
+            "bag_columns": torch.tensor([column for bag in bags for column, _ in bag]),
+            "bag_offsets": torch.tensor([start[same.get(name, name)] for bag in bags for _, name in bag], dtype=torch.int32),
+            "bag_starts": torch.tensor(np.cumsum([0, *map(len, bags)])[:-1], dtype=torch.int32),
+            "pairs_of_six": torch.tensor(PAIRS_OF_SIX),
+            "preview_pairs": torch.tensor([[PAIRS_OF_SIX.index((a, b)), PAIRS_OF_SIX.index((c, d))] for a, b, c, d in mdbo.PREVIEWS.tolist()]),
+            "parts": action_parts(),
+        }  # fmt: skip
+        for name, value in constants.items():
+            self.register_buffer(name, value, persistent=False)
+        self.table = nn.Parameter(torch.randn(sum(sizes.values()), embedding_width) * 0.1)
+
+        self.mon_ids, self.mon_numbers = linear(embedding_width, width, 1.0), linear(self.common, width, 1.0)
+        self.own_numbers, self.belief_numbers = linear(len(own.floats) - self.common, width), linear(len(LAYOUT["belief"].floats), width)
+        self.active_numbers = linear(len(active.floats), width, 1.0)
+        self.norm_attention, self.norm_feed, self.norm_out = nn.LayerNorm(width), nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.attention_out = linear(width, 3 * width, 1.0), linear(width, width, 0.5)
+        self.feed_in, self.feed_out = linear(width, 2 * width), linear(2 * width, width, 0.5)
+        self.history_in = linear(embedding_width + len(history.floats), width)
+        self.field_in = linear(len(LAYOUT["field"].floats), width)
+        self.core_in = linear(8 * width, hidden_size)
+        self.lstm_in, self.lstm_hidden = linear(hidden_size, 4 * hidden_size, 1.0), linear(hidden_size, 4 * hidden_size, 1.0)
+        with torch.no_grad():
+            self.lstm_in.bias[hidden_size : 2 * hidden_size] = 1.0  # remember, until there is a reason to forget
+
+        self.move_ids, self.move_numbers = linear(embedding_width, width, 1.0), linear(6 + 2, width, 1.0)
+        self.move_owner, self.target_key, self.switch_key = linear(width, width, 1.0), linear(width, width, 1.0), linear(width, width, 1.0)
+        self.hit_move, self.hit_foe = linear(width, NUM_HITS, 1.0), linear(width, NUM_HITS, 1.0)
+        self.hit_versus = nn.Parameter(torch.randn(NUM_HITS))
+        self.no_target, self.passing = nn.Parameter(torch.zeros(1, 1, width)), nn.Parameter(torch.zeros(1, 1, width))
+        self.tera_key = nn.Parameter(torch.randn(1, 1, width) * 0.1)
+        # What a slot asks for: of a move, of a target, of terastallizing, of who comes in, of a hit, and how much it wants to pass.
+        self.wants = [width] * 4 + [NUM_HITS, 1]
+        self.query = linear(hidden_size + width, sum(self.wants), 0.1)
+        self.given_slot_0 = linear(width, sum(self.wants), 0.1)
+        self.preview_key, self.preview_query = linear(width, 2 * width, 1.0), linear(hidden_size, 2 * width, 0.1)
+        self.value_out = linear(hidden_size, 1, 0.1)
+
+    def encode(self, ints, floats):
+        """ints (B, 196), floats (B, 1048) → the core's input (B, H) and what the heads point at:
+        own tokens (B, 6, W), the two that stand, the two behind them, foes (B, 2, W), moves (B, 2, 4, W), hits (B, 2, 4, 2, K)"""
+        batch, common = len(ints), self.common
+        own, opp, active, field, history, belief = (columns_of(floats, name) for name in LAYOUT)
+        # One look-up for everything: each would write a gradient as large as the table.
+        ids = ints[:, self.bag_columns].int() + self.bag_offsets
+        starts = torch.arange(batch, device=ints.device, dtype=torch.int32)[:, None] * ids.shape[1] + self.bag_starts
+        bags = F.embedding_bag(ids.flatten(), self.table, starts.flatten(), mode="sum").view(batch, len(self.bag_starts), -1)
+        mons, events, moves = bags.split([12, history.shape[1], 8], 1)
+
+        where = slice(self.active_at, self.active_at + 2)  # columns active_a, active_b
+        our_slots, their_slots = self.active_numbers(active).split(2, 1)  # (B, 2, W)
+        ours = torch.baddbmm(self.own_numbers(own[..., common:]), own[..., where], our_slots)
+        theirs = torch.baddbmm(self.belief_numbers(belief), opp[..., where], their_slots)
+        x = self.mon_ids(mons) + self.mon_numbers(torch.cat([own[..., :common], opp], 1)) + torch.cat([ours, theirs], 1)  # (B, 12, W)
+        q, k, v = self.qkv(self.norm_attention(x)).view(batch, 12, 3, self.attention_heads, -1).permute(2, 0, 3, 1, 4)
+        x = x + self.attention_out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(batch, 12, -1))
+        x = self.norm_out(x + self.feed_out(F.relu(self.feed_in(self.norm_feed(x)))))
+
+        our_tokens, their_tokens = x.split(6, 1)  # split, not slices: a slice's gradient is a tensor of zeros with a window
+        standing, bench, _ = our_tokens.split(2, 1)
+        foes = opp[..., where].mT @ their_tokens  # (B, 2, W), zero where nobody stands
+        events = F.relu(self.history_in(torch.cat([events, history], -1))).sum(1)
+        everything = [standing.flatten(1), foes.flatten(1), our_tokens.mean(1), their_tokens.mean(1), events]
+        core = F.relu(self.core_in(torch.cat([*everything, F.relu(self.field_in(field.squeeze(1)))], 1)))
+
+        numbers = own[:, :2, self.move_numbers_at : self.move_numbers_at + 24].reshape(batch, 2, 4, 6)
+        versus = active[:, :2, self.versus_at : self.versus_at + 8].reshape(batch, 2, 4, 2)
+        moves = self.move_ids(moves).view(batch, 2, 4, -1) + self.move_numbers(torch.cat([numbers, versus], -1))
+        moves = F.relu(moves + self.move_owner(standing)[:, :, None])  # (B, 2, 4, W)
+        hits = self.hit_move(moves)[:, :, :, None] + self.hit_foe(foes)[:, None, None] + versus[..., None] * self.hit_versus
+        return core, (our_tokens, standing, bench, foes, moves, F.relu(hits))
+
+    def unroll(self, core, state, first):
+        """core (T, B, H), state (2, B, H), first (T, B): where a battle begins → (T, B, H), state"""
+        hidden, cell = state
+        outputs = []
+        for gates_in, keep in zip(self.lstm_in(core).unbind(0), (~first).float()[..., None].unbind(0)):
+            hidden, cell = hidden * keep, cell * keep
+            i, f, g, o = (gates_in + self.lstm_hidden(hidden)).chunk(4, -1)
+            cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
+            hidden = o.sigmoid() * cell.tanh()
+            outputs.append(hidden)
+        return torch.stack(outputs), torch.stack([hidden, cell])
+
+    def pointers(self, hidden, things):
+        """→ queries of both slots (B, 1, …), what a target is (B, 5, W): own b, own a, none, foe a, foe b; who may come in (B, 4, W)"""
+        _, standing, bench, foes, _, _ = things
+        batch = len(hidden)
+        queries = self.query(torch.cat([hidden[:, None].expand(-1, 2, -1), standing], -1)).split(1, 1)
+        ours, theirs = self.target_key(torch.cat([standing.flip(1), foes], 1)).split(2, 1)
+        targets = torch.cat([ours, self.no_target.expand(batch, 1, -1), theirs], 1)
+        return queries, targets, self.switch_key(torch.cat([standing, bench], 1))
+
+    def slot_logits(self, query, moves, hits, targets, switches):
+        """query (B, Q, …), moves (B, 4, W), hits (B, 4, 2, K) of this slot → (B, Q, 45)"""
+        want_move, want_target, want_tera, want_switch, want_hit, want_pass = query.split(self.wants, -1)
+        scale = self.width**-0.5
+        both = (want_move @ moves.mT)[..., None] + (want_target @ targets.mT)[:, :, None] + (moves @ targets.mT)[:, None]  # (B, Q, 4, 5)
+        hit = (want_hit @ hits.flatten(1, 2).mT).unflatten(-1, (4, 2))
+        both = both * scale + F.pad(hit, (3, 0))  # a foe's column of target is 3 or 4
+        tera = both + (want_tera @ moves.mT)[..., None] * scale
+        return torch.cat([torch.cat([both, tera], -1).flatten(2), want_switch @ switches.mT * scale, want_pass], -1)
+
+    def slot_0_words(self, moves, targets, switches):
+        """(B, 15, W): a slot's action is said to the other slot as the sum of some of these, see action_parts()"""
+        batch = len(moves)
+        return torch.cat([moves, targets, self.tera_key.expand(batch, 1, -1), switches, self.passing.expand(batch, 1, -1)], 1)
+
+    def preview_logits(self, hidden, tokens):
+        """hidden (P, H), own tokens (P, 6, W) → (P, 90): a pair of leads and a pair behind them"""
+        lead, back = self.preview_key(tokens).chunk(2, -1)
+        first, second = self.pairs_of_six.T
+        want_lead, want_back = self.preview_query(hidden).chunk(2, -1)
+        scale = self.width**-0.5
+        lead = (F.relu(lead[:, first] + lead[:, second]) @ want_lead[..., None]).squeeze(-1) * scale  # (P, 15)
+        back = (F.relu(back[:, first] + back[:, second]) @ want_back[..., None]).squeeze(-1) * scale
+        return lead[:, self.preview_pairs[:, 0]] + back[:, self.preview_pairs[:, 1]]
+
+    def first_logits(self, hidden, things, preview, query, targets, switches):
+        """→ (B, 90): slot 0's 45, or the preview's 90"""
+        tokens, _, _, _, moves, hits = things
+        logits = F.pad(self.slot_logits(query, moves[:, 0], hits[:, 0], targets, switches).squeeze(1), (0, NUM_PREVIEW - NUM_SLOT))
+        rows = preview.nonzero().squeeze(1)
+        if len(rows):  # one decision in twelve
+            logits = logits.index_copy(0, rows, self.preview_logits(hidden[rows], tokens[rows]).to(logits.dtype))
+        return logits
+
+    def logprobs(self, hidden, things, preview, legal, actions):
+        """Log-probs of both choices, the second given the first that was taken.
+        hidden (B, H), preview (B,) bool, legal (B, 2, 90) given the action, actions (B,) → (B, 2, 90)"""
+        moves, hits = things[4:]
+        (query_0, query_1), targets, switches = self.pointers(hidden, things)
+        first = self.first_logits(hidden, things, preview, query_0, targets, switches)
+        said = self.parts[actions.clamp(max=NUM_JOINT - 1) // NUM_SLOT][:, None] @ self.slot_0_words(moves[:, 0], targets, switches)
+        second = self.slot_logits(query_1 + self.given_slot_0(said), moves[:, 1], hits[:, 1], targets, switches).squeeze(1)
+        return masked_log_softmax(torch.stack([first, F.pad(second, (0, NUM_PREVIEW - NUM_SLOT))], 1), legal)
+
+    def act(self, hidden, things, preview, joint, generator=None):
+        """Samples slot 0 (or the preview), then slot 1 given it. joint (B, 2025) bool: what is legal
+        → actions (B,), log-prob (B,), legal (B, 2, 90) given the action"""
+        moves, hits = things[4:]
+        table = joint.view(-1, NUM_SLOT, NUM_SLOT)
+        (query_0, query_1), targets, switches = self.pointers(hidden, things)
+        legal = joint.new_zeros(len(joint), 2, NUM_PREVIEW)
+        legal[:, 0, :NUM_SLOT] = table.any(2)
+        legal[preview, 0] = joint[preview, :NUM_PREVIEW]
+        first = masked_log_softmax(self.first_logits(hidden, things, preview, query_0, targets, switches), legal[:, 0])
+        # The largest of p / Exp(1) is a sample of p, and never one of probability 0.
+        action_0 = (first.exp() / torch.empty_like(first).exponential_(generator=generator)).argmax(-1)
+        slot_0 = action_0.clamp(max=NUM_SLOT - 1)
+        legal[:, 1, :NUM_SLOT] = table[torch.arange(len(joint), device=joint.device), slot_0]
+        legal[preview, 1] = (
+            torch.arange(NUM_PREVIEW, device=joint.device) == 0
+        )  # nothing is chosen after a preview: entry 0 stands for that
+        said = self.parts[slot_0][:, None] @ self.slot_0_words(moves[:, 0], targets, switches)
+        second = self.slot_logits(query_1 + self.given_slot_0(said), moves[:, 1], hits[:, 1], targets, switches).squeeze(1)
+        second = masked_log_softmax(second, legal[:, 1, :NUM_SLOT])
+        action_1 = (second.exp() / torch.empty_like(second).exponential_(generator=generator)).argmax(-1)
+        logprob = first.gather(1, action_0[:, None]) + second.gather(1, action_1[:, None])
+        return torch.where(preview, action_0, NUM_SLOT * action_0 + action_1), logprob.squeeze(1), legal
+
+    def joint_logprobs(self, hidden, things, preview, joint):
+        """The whole policy: (B, 2025), of a preview in the first 90, finfo.min where illegal. Its argmax is greedy play."""
+        moves, hits = things[4:]
+        table = joint.view(-1, NUM_SLOT, NUM_SLOT)
+        (query_0, query_1), targets, switches = self.pointers(hidden, things)
+        legal = torch.where(preview[:, None], joint[:, :NUM_PREVIEW], F.pad(table.any(2), (0, NUM_PREVIEW - NUM_SLOT)))
+        first = masked_log_softmax(self.first_logits(hidden, things, preview, query_0, targets, switches), legal)
+        said = self.parts @ self.slot_0_words(moves[:, 0], targets, switches)  # (B, 45, W)
+        second = self.slot_logits(query_1 + self.given_slot_0(said), moves[:, 1], hits[:, 1], targets, switches)  # (B, 45, 45)
+        both = (first[:, :NUM_SLOT, None] + masked_log_softmax(second, table)).flatten(1)
+        both = torch.where(preview[:, None], F.pad(first, (0, NUM_JOINT - NUM_PREVIEW)), both)
+        return both.masked_fill(~joint, torch.finfo(both.dtype).min)
+
+    def win_logit(self, hidden):
+        """The log-odds of winning (B,): the state's value is 2 · sigmoid − 1."""
+        return self.value_out(hidden).squeeze(-1).float()
+
+
+def action_parts():
+    """(45, 15): which words say a slot's action: four moves, five targets, tera, four switches, pass"""
+    parts = torch.zeros(NUM_SLOT, 4 + 5 + 1 + 4 + 1)
+    for action in range(NUM_SLOT):
+        slot = mdbo.decode_slot(action)
+        if slot.move is not None:
+            parts[action, slot.move] = parts[action, 4 + slot.target + 2] = 1.0
+            parts[action, 9] = float(slot.tera)
+        else:
+            parts[action, 14 if slot.switch is None else 10 + slot.switch] = 1.0
+    return parts
+
+
+# --8<-- [end:network]
+
+
+def make_agent(settings):
+    return Agent(settings["width"], settings["embedding_width"], settings["lstm_size"], settings["attention_heads"])
+
+
+def to_flat(agent):
+    return torch.cat([tensor.detach().flatten().cpu() for tensor in agent.state_dict().values()])
+
+
+def from_flat(agent, flat):
+    offset = 0
+    for tensor in agent.state_dict().values():
+        tensor.copy_(flat[offset : offset + tensor.numel()].view_as(tensor))
+        offset += tensor.numel()
+
+
+# ----------------------------------------------------------------------------------------------------------- pure maths
+#
+# A policy is given as the log-probs of H heads that are chosen one after another: (..., H, A), head h given the actions taken
+# in the heads before it. A turn in VGC has two (slot 0, slot 1), a decision at a poker table one; padding is illegal actions.
+
+
+def taken_logprob(logprobs, actions):
+    """Log-prob of what was chosen in all heads. (..., H, A), (..., H) → (...)"""
+    return logprobs.gather(-1, actions[..., None]).squeeze(-1).sum(-1)
+
+
+def policy_entropy(logprobs):
+    """Of the joint choice, later heads estimated at the actions taken. (..., H, A) → (...)"""
+    return -(logprobs.exp() * logprobs.clamp(min=-1e4)).sum((-1, -2))  # 0 · (-1e4), not 0 · (-inf), for illegal actions
+
+
+def policy_kl(logprobs, reference):
+    """KL(π‖ref) = KL of head 0 + E[KL of head 1 given head 0] + …, the expectation estimated at the actions taken → (...)"""
+    return (logprobs.exp() * (logprobs.clamp(min=-1e4) - reference.clamp(min=-1e4))).sum((-1, -2))
+
+
+def magnet_kl(logprobs, references):
+    """min_i KL(π‖ref_i), decision by decision. (B, H, A), (R, B, H, A) → KL to the nearest (B,), which it is (B,), all KLs (R, B)"""
+    kls = policy_kl(logprobs[None], references)
+    nearest, chosen = kls.min(0)
+    return nearest, chosen, kls.detach()
+
+
+def clipped_loss(logprob, old_logprob, advantages, clip_coef):
+    """PPO's clipped loss with Ye et al.'s second clip: a bad action that has become likelier (heads multiply to large ratios, the
+    more so when the rollout is a version old) pushes no harder than three times its advantage. → loss, statistics"""
+    logratio = logprob - old_logprob
+    ratio = logratio.exp()
+    loss = torch.max(-advantages * ratio, -advantages * ratio.clamp(1 - clip_coef, 1 + clip_coef))
+    loss = torch.where(advantages < 0, torch.min(loss, -3 * advantages), loss).mean()
+    with torch.no_grad():
+        stats = torch.stack([-logratio.mean(), (ratio - 1 - logratio).mean(), ((ratio - 1).abs() > clip_coef).float().mean()])
+    return loss, stats
+
+
+def value_loss(win_logit, returns):
+    """Cross-entropy of the win prediction: a return in [-1, 1] is a chance of (return + 1) / 2."""
+    return F.binary_cross_entropy_with_logits(win_logit, ((returns + 1) / 2).clamp(0, 1))
+
+
+def vtrace(key, rewards, values, next_values, ended, ratios, gamma, gae_lambda):
+    """Advantages (N,) of rows in order of arrival: GAE over a seat's (key's) own rows, with V-trace's clipped π/μ at each of them.
+
+    next_values are those of the seat's next row, 0 after the end of a game, V(last observation) after a truncation. With
+    ρ̄ = c̄ = 1 V-trace's advantage (Espeholt et al. 2018) is also its correction of the value: targets are values + advantages.
+    """
+    order = np.argsort(key, kind="stable")
+    begins = np.flatnonzero(np.diff(key[order], prepend=key[order][:1] - 1))  # where a seat's rows begin
+    seat = np.repeat(np.arange(len(begins)), np.diff(begins, append=len(key)))
+    position = np.arange(len(key)) - begins[seat]
+    deltas, rhos = rewards + gamma * next_values - values, np.minimum(ratios, 1.0)
+    advantages, last = np.zeros_like(deltas), np.zeros(len(begins), deltas.dtype)
+    for step in reversed(range(position.max(initial=-1) + 1)):
+        here = position == step
+        rows, seats = order[here], seat[here]
+        last[seats] = rhos[rows] * (deltas[rows] + gamma * gae_lambda * ~ended[rows] * last[seats])
+        advantages[rows] = last[seats]
+    return advantages
+
+
+def divergences(tables):
+    """Mean KL between all pairs of references on the same decisions. (R, B, H, A) → (R, R)"""
+    return torch.stack([policy_kl(table[None], tables).mean(-1) for table in tables])
+
+
+def portfolio_drop(strategy, tables, ratings):
+    """Which of the references, oldest first, leaves a portfolio that has become too large. tables (R, B, H, A), ratings (R,)"""
+    if strategy == "recent":
+        return 0
+    if strategy == "best":
+        return int(np.argmin(ratings))
+    if strategy == "diverse":
+        pairwise = divergences(tables)
+        return int((pairwise.sum(0) + pairwise.sum(1)).argmin())  # what remains has the largest sum of pairwise KLs
+    raise ValueError(f"There is no portfolio strategy {strategy!r}: choose diverse, best or recent.")
+
+
+def ema_update(average, module, decay):
+    """In place: average ← decay · average + (1 - decay) · module; buffers are copied."""
+    with torch.no_grad():
+        for mean, tensor in zip(average.state_dict().values(), module.state_dict().values()):
+            mean.copy_(torch.lerp(tensor, mean, decay) if tensor.is_floating_point() else tensor)
+
+
+def pool_probabilities(shares, win_rates, games, floor=0.25, prior=20.0):
+    """Whom to play: the base shares, moved toward those it loses to. A kind never seen counts as even, one always beaten keeps
+    `floor` of its weight, so that a weakness that comes back is noticed. All (K,) → (K,)"""
+    estimate = (np.asarray(win_rates) * games + 0.5 * prior) / (np.asarray(games) + prior)
+    weights = np.asarray(shares) * np.maximum(2.0 * (1.0 - estimate), floor)
+    return weights / weights.sum()
+
+
+def cut_chunks(key, length):
+    """Cuts every seat's rows into chunks of at most `length`, all of a seat's nearly equal
+    → order (N,): rows seat after seat; starts, lengths (C,): the chunks in that order"""
+    order = np.argsort(key, kind="stable")
+    seats = [0, *(np.flatnonzero(np.diff(key[order])) + 1).tolist(), len(key)]
+    cuts = [np.linspace(begin, end, math.ceil((end - begin) / length) + 1).astype(np.int64) for begin, end in pairwise(seats)]
+    starts, ends = np.concatenate([cut[:-1] for cut in cuts]), np.concatenate([cut[1:] for cut in cuts])
+    return order, starts, ends - starts
+
+
+def evaluate_chunks(agent, b, order, starts, lengths, device):
+    """The learner's unroll of some chunks of batch b → their rows (R,), log-probs (R, 2, 90), the LSTM's outputs (R, H)
+
+    Chunks stand side by side in a (T, B) grid. Only the LSTM sees the grid: encoder and heads never compute a padded row."""
+    steps = np.arange(lengths.max())[:, None]
+    inside = steps < lengths  # (T, B)
+    rows, places = torch.from_numpy(order[(starts + steps)[inside]]), torch.from_numpy(np.flatnonzero(inside)).to(device)
+    preview = b.first[rows].to(device)
+    core, things = agent.encode(b.ints[rows].to(device), b.floats[rows].to(device))
+    grid = core.new_zeros(inside.size, core.shape[1]).index_copy(0, places, core).view(*inside.shape, -1)
+    first = preview.new_zeros(inside.size).index_copy(0, places, preview).view(inside.shape)
+    hidden, _ = agent.unroll(grid, b.states[order[starts]].to(device).transpose(0, 1), first)
+    hidden = hidden.flatten(0, 1)[places]
+    return rows, agent.logprobs(hidden, things, preview, b.legal[rows].to(device), b.actions[rows].to(device)), hidden
+
+
+def choices_of(preview, actions):
+    """Joint numbers (N,) → what was chosen in each head (N, 2); a preview's second head chooses entry 0 of one."""
+    return torch.stack([torch.where(preview, actions, actions // NUM_SLOT), torch.where(preview, 0, actions % NUM_SLOT)], 1)
+
+
+@torch.no_grad()
+def tables_of(agent, b, order, starts, lengths, device):
+    """A policy's log-probs (N, 2, 90) and values (N,) at all decisions of the batch.
+
+    The memory before each chunk is that of the policy that played: another policy would remember the battle a little differently."""
+    table, values = torch.empty(len(b.key), 2, NUM_PREVIEW), torch.empty(len(b.key))
+    for chunks in np.array_split(np.arange(len(starts)), max(len(b.key) // 1024, 1)):
+        if len(chunks):
+            rows, logprobs, hidden = evaluate_chunks(agent, b, order, starts[chunks], lengths[chunks], device)
+            table[rows], values[rows] = logprobs.cpu(), (2 * agent.win_logit(hidden).sigmoid() - 1).cpu()
+    return table, values
+
+
+def values_after(key, values, next_values, ended):
+    """What follows each row by new values: those of the seat's next row; where that is not in the batch, what the actor said."""
+    order, result = np.argsort(key, kind="stable"), next_values.copy()
+    goes_on = np.append(key[order][1:] == key[order][:-1], False) & ~ended[order]
+    result[order[goes_on]] = values[order[np.flatnonzero(goes_on) + 1]]
+    return result
+
+
+def anneal(start, final, update, updates):
+    return start + (final - start) * min(update / max(updates, 1e-8), 1.0)
+
+
+def elo_update(rating, reference, score, k=8.0):
+    return rating + k * (score - 1.0 / (1.0 + 10.0 ** ((reference - rating) / 400.0)))
+
+
+# --------------------------------------------------------------------------------------------------------------- actors
+
+KINDS = ("self", "bc", "past", "exploiter", "opponent", *BASELINES)  # who holds the other seat
+SELF, BC, PAST, EXPLOITER, OPPONENT, SCRIPTED = range(6)
+MAX_EPISODES = 4096  # per rollout
+
+
+def base_shares(args):
+    """(K,): whom to play before anything is known; what is left is self-play. With --opponent nobody else."""
+    if args.opponent:
+        return np.eye(len(KINDS))[OPPONENT]
+    scripted = [getattr(args, f"{name}_fraction") for name in BASELINES]
+    shares = np.array([0.0, args.bc_fraction, args.past_fraction, args.exploiter_fraction, 0.0, *scripted])
+    shares[SELF] = 1.0 - shares.sum()
+    return shares
+
+
+def table_codes(args):
+    """Who sits at each of an actor's tables: 0 = open to any policy, else a scripted player's code.
+
+    Who is scripted is fixed in the environment, so the curriculum decides which tables play: num_battles of them at a time, the
+    others wait with their team preview. There are enough tables for a scripted player to be met 2.5 times its base share."""
+    shares = base_shares(args)[SCRIPTED:]
+    counts = [math.ceil(args.num_battles * min(2.5 * share, 1.0)) for share in shares]
+    return np.repeat(np.arange(len(BASELINES) + 1), [args.num_battles, *counts])
+
+
+def make_env(args, index, episodes=None):
+    codes = table_codes(args)
+    pairs = [("open", ("open", *BASELINES)[code])[:: 1 - 2 * (table % 2)] for table, code in enumerate(codes)]
+    return VGCVecEnv(
+        len(codes), args.num_sims, args.battle_format, TeamPool(args.teams, args.battle_format), args.open_team_sheets,
+        args.seed * 1000 + index, args.turn_cap, opponents=pairs, episodes=episodes,
+    )  # fmt: skip
+
+
+def make_rows(args, count):
+    """What is known of a decision when it is made."""
+    return {
+        "ints": torch.zeros(count, INTS, dtype=torch.int16),
+        "floats": torch.zeros(count, FLOATS),
+        "legal": torch.zeros(count, 2, NUM_PREVIEW, dtype=torch.bool),  # both choices, the second given the first that was taken
+        "actions": torch.zeros(count, dtype=torch.int64),
+        "logprobs": torch.zeros(count),
+        "values": torch.zeros(count),
+        "first": torch.zeros(count, dtype=torch.bool),  # a team preview, where a battle and the LSTM's memory begin
+        "states": torch.zeros(count, 2, args.lstm_size),  # the LSTM's, before the decision
+        "version": torch.zeros(count, dtype=torch.int32),
+    }
+
+
+def make_storage(args):
+    """One rollout: closed decisions in the order in which they were closed. The last round of decisions may overshoot buffer_size."""
+    count = args.buffer_size + 2 * args.num_battles
+    storage = make_rows(args, count) | {
+        "key": torch.zeros(count, dtype=torch.int64),  # the seat
+        "rewards": torch.zeros(count),  # what came after the decision
+        "next_values": torch.zeros(count),
+        "ended": torch.zeros(count, dtype=torch.bool),
+        "episodes": torch.zeros(MAX_EPISODES, 4),  # kind, league member, score, turns
+        "info": torch.zeros(5, dtype=torch.float64),  # rows, episodes, seconds of: rollout, inference, simulator
+    }
+    if args.sharing == "file_system" and args.num_workers and not args.ray_address:
+        storage = {name: sharing.mapped(tensor) for name, tensor in storage.items()}
+    return storage
+
+
+class Board:
+    """What the learner tells its actors: weights by version, the pool's policies, whom to fight. In shared memory."""
+
+    def __init__(self, args, num_parameters):
+        share = sharing.mapped if args.sharing == "file_system" else torch.Tensor.share_memory_
+        self.weights = share(torch.zeros(num_parameters))
+        self.snapshots = share(torch.zeros(args.league_size, num_parameters))
+        # [version, the kinds' probabilities, then per row of the pool: its serial number, its kind, its probability within the kind]
+        self.numbers = share(torch.zeros(1 + len(KINDS) + 3 * args.league_size, dtype=torch.float64))
+        self.lock = mp.get_context("spawn").Lock()
+
+
+class Actor:
+    """Plays battles and writes them down. Knows nothing of processes or Ray: the same class runs inline and anywhere else."""
+
+    def __init__(self, args, index):
+        self.codes, seed = table_codes(args), args.seed * 1000 + index
+        tables, seats = len(self.codes), 2 * len(self.codes)
+        self.args, self.index = args, index
+        self.rng, self.generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
+        self.env, self.resumed = make_env(args, index), None
+        self.parked = None  # frames of tables that wait with their preview
+        self.agent = make_agent(vars(args)).eval()
+        self.members = {}  # serial number of a pool's member → its policy, copied when first needed
+        self.kind, self.running = np.zeros(tables, np.int64), np.zeros(tables, bool)
+        self.holder = np.zeros(seats, np.int64)  # who answers for a seat: 0 = the learner's policy, else a member's serial number
+        self.states = torch.zeros(seats, 2, 2, args.lstm_size)  # before and after the seat's last decision
+        self.open, self.is_open = make_rows(args, seats), np.zeros(seats, bool)  # the learner's last decision in each seat
+        self.played = [[] for _ in range(tables)]  # (key, action) of the battles under way, to get there again
+
+    def read_board(self, board):
+        """Takes over weights and draws the members to meet in this rollout → (version, probabilities of kinds, guests by kind)"""
+        with board.lock:
+            from_flat(self.agent, board.weights)
+            version, probabilities = int(board.numbers[0]), board.numbers[1 : 1 + len(KINDS)].numpy().copy()
+            serials, kinds, shares = board.numbers[1 + len(KINDS) :].view(3, -1).numpy().copy()
+            guests = {}
+            for kind in np.unique(kinds[shares > 0]).astype(int).tolist():
+                p = shares * (kinds == kind)
+                guests[kind] = np.unique(self.rng.choice(serials, self.args.guests, p=p / p.sum())).astype(int).tolist()
+            for serial in {serial for drawn in guests.values() for serial in drawn} - set(self.members):
+                self.members[serial] = copy.deepcopy(self.agent)
+                from_flat(self.members[serial], board.snapshots[int(np.flatnonzero(serials == serial)[0])])
+        in_use = {*(serial for drawn in guests.values() for serial in drawn), *self.holder[np.repeat(self.running, 2)].tolist()}
+        self.members = {serial: policy for serial, policy in self.members.items() if serial in in_use}
+        return version, probabilities, guests
+
+    def start_battles(self, waiting, probabilities, guests):
+        """Lets tables that wait with their preview begin until num_battles run; who holds a seat holds it until the battle ends."""
+        for _ in range(min(self.args.num_battles - int(self.running.sum()), len(waiting))):
+            kind = int(self.rng.choice(len(KINDS), p=probabilities))
+            code = max(kind - SCRIPTED + 1, 0)
+            free = [table for table in waiting if self.codes[table] == code] or [table for table in waiting if self.codes[table] == 0]
+            table = min(free or waiting, key=lambda table: self.env.episodes[table])
+            waiting.remove(table)
+            self.running[table], self.played[table], self.holder[2 * table : 2 * table + 2] = True, [], 0
+            self.kind[table] = SCRIPTED + self.codes[table] - 1 if self.codes[table] else kind if kind in guests else SELF
+            if self.kind[table] not in (SELF, *range(SCRIPTED, len(KINDS))):
+                self.holder[2 * table + self.rng.integers(2)] = self.rng.choice(guests[kind])
+
+    def forward(self, policy, batch, rows):
+        """Encodes rows and moves their seats' memories on → LSTM output (B, H), things for the heads, memory before (B, 2, H)"""
+        keys, retry = torch.from_numpy(batch.key[rows]).long(), torch.from_numpy(batch.retry[rows])
+        # A choice that could not be carried out is asked for again: the memory of it is undone.
+        before = torch.where(retry[:, None, None], self.states[keys, 0], self.states[keys, 1])
+        core, things = policy.encode(torch.from_numpy(batch.ints[rows]), torch.from_numpy(batch.floats[rows]))
+        hidden, after = policy.unroll(core[None], before.transpose(0, 1), torch.from_numpy(batch.kind[rows] == PREVIEW)[None])
+        self.states[keys, 0], self.states[keys, 1] = before, after.transpose(0, 1)
+        return hidden[0], things, before
+
+    def close(self, s, at, keys, rewards, next_values, ended):
+        """Moves the open decisions of these seats to the rollout, with what came of them."""
+        span = slice(at, at + len(keys))
+        for name, rows in self.open.items():
+            s[name][span] = rows[keys]
+        s["key"][span], s["rewards"][span] = torch.from_numpy(keys), torch.from_numpy(rewards)
+        s["next_values"][span], s["ended"][span] = next_values, ended
+        self.is_open[keys] = False
+        return span.stop
+
+    def note_results(self, finished, s, episodes):
+        """Writes down who won, as the learner sees it; of a battle against itself as side 0 does."""
+        for end in finished[: MAX_EPISODES - episodes]:
+            battle, kind = int(end["battle"]), int(self.kind[end["battle"]])
+            seats = self.holder[2 * battle : 2 * battle + 2]
+            side = int(end["p1"] != 0) if kind >= SCRIPTED else int(seats[0] != 0)
+            score = float(end["winner"] == side) if end["winner"] in (0, 1) else 0.5
+            s["episodes"][episodes] = torch.tensor([kind, seats.max(), score, end["turns"]])
+            episodes += 1
+        return episodes
+
+    @torch.no_grad()
+    def rollout(self, board, storage):
+        """Plays until buffer_size decisions are closed in `storage`, with the weights that are on the board now."""
+        start, inference_time, simulator_time, closed, episodes = time.perf_counter(), 0.0, 0.0, 0, 0
+        version, probabilities, guests = self.read_board(board)
+        while closed < self.args.buffer_size:
+            clock = time.perf_counter()
+            batch = self.resumed or self.env.recv("any" if self.args.num_sims > 1 else "all")
+            self.resumed = None
+            simulator_time += time.perf_counter() - clock
+            clock = time.perf_counter()
+
+            # --- battles that ended; a table that only waited can end too, when its process dies, and is then asked anew
+            finished = batch.finished[self.running[batch.finished["battle"]]]
+            episodes = self.note_results(np.sort(finished, order=("battle", "episode")), storage, episodes)
+            ends = batch.ends[np.argsort(batch.key[batch.ends])]
+            ends = ends[self.is_open[batch.key[ends]]]
+            next_values, truncated = torch.zeros(len(ends)), batch.truncated[ends]
+            if truncated.any():
+                next_values[torch.from_numpy(truncated)] = self.value(self.forward(self.agent, batch, ends[truncated])[0])
+            closed = self.close(storage, closed, batch.key[ends].astype(np.int64), batch.reward[ends], next_values, True)
+            self.running[finished["battle"]] = False
+
+            # --- battles that begin, among those that just came to their preview and those that have waited with it
+            if self.parked is not None:
+                kept = self.parked[~np.isin(self.parked["battle"], batch.battle)]
+                batch = dataclasses.replace(batch, frames=np.concatenate([kept, batch.frames]))
+            asked = batch.battle[batch.decisions]
+            self.start_battles(sorted(set(asked[~self.running[asked]].tolist())), probabilities, guests)
+            rows = batch.decisions[self.running[asked]]
+            self.parked = batch.frames[batch.decisions[~self.running[asked]]]
+
+            # --- decisions, in the order of seats: what is drawn must not depend on who answered first
+            rows = rows[np.argsort(batch.key[rows])]
+            keys, actions, masks = batch.key[rows].astype(np.int64), np.zeros(len(rows), np.int64), torch.from_numpy(batch.mask[rows])
+            preview = torch.from_numpy(batch.kind[rows] == PREVIEW)
+            for holder in np.unique(self.holder[keys]):
+                chosen = np.flatnonzero(self.holder[keys] == holder)
+                policy = self.members[holder] if holder else self.agent
+                hidden, things, before = self.forward(policy, batch, rows[chosen])
+                action, logprob, legal = policy.act(hidden, things, preview[chosen], masks[chosen], self.generator)
+                actions[chosen] = action.numpy()
+                if holder:
+                    continue
+                values, mine, follows = self.value(hidden), keys[chosen], ~batch.retry[rows[chosen]] & self.is_open[keys[chosen]]
+                closed = self.close(storage, closed, mine[follows], batch.reward[rows[chosen[follows]]], values[follows], False)
+                known = (batch.ints[rows[chosen]], batch.floats[rows[chosen]], legal, action, logprob, values, preview[chosen], before)
+                for name, value in zip(self.open, (*known, torch.tensor(version, dtype=torch.int32))):
+                    self.open[name][mine] = torch.as_tensor(value)
+                self.is_open[mine] = True
+            self.env.send(keys, actions)
+            if self.args.num_workers == 0:
+                for key, action in zip(keys.tolist(), actions.tolist()):
+                    self.played[key // 2].append((key, action))
+            inference_time += time.perf_counter() - clock
+        storage["info"][:] = torch.tensor([closed, episodes, time.perf_counter() - start, inference_time, simulator_time])
+
+    def value(self, hidden):
+        return 2 * self.agent.win_logit(hidden).sigmoid() - 1
+
+    def state_dict(self):
+        """All that the next rollout depends on, so that an inline run resumes exactly. Battles are in it as their moves so far."""
+        arrays = {"kind": self.kind, "running": self.running, "holder": self.holder, "is_open": self.is_open, "episodes": self.env.episodes}
+        return {
+            "arrays": {name: torch.from_numpy(array.copy()) for name, array in arrays.items()},
+            "open": self.open,
+            "states": self.states,
+            "played": self.played,
+            "members": {serial: to_flat(policy) for serial, policy in self.members.items()},
+            "rng": json.dumps(self.rng.bit_generator.state),
+            "generator": self.generator.get_state(),
+        }
+
+    def load_state_dict(self, state):
+        arrays = {name: tensor.numpy() for name, tensor in state["arrays"].items()}
+        for name in ("kind", "running", "holder", "is_open"):
+            getattr(self, name)[:] = arrays[name]
+        for name, rows in state["open"].items():
+            self.open[name].copy_(rows)
+        self.states.copy_(state["states"])
+        self.played = [[tuple(move) for move in moves] for moves in state["played"]]
+        for serial, flat in state["members"].items():
+            self.members[serial] = copy.deepcopy(self.agent)
+            from_flat(self.members[serial], flat)
+        self.rng.bit_generator.state = json.loads(state["rng"])
+        self.generator.set_state(state["generator"])
+        self.env.close()
+        self.env = make_env(self.args, self.index, arrays["episodes"])
+        self.resumed, self.parked = self.replay(), None
+
+    def replay(self):
+        """Plays the battles under way again up to where they stood (same seed, same moves) → what they ask next, as one batch"""
+        left = {key: [] for key in range(2 * len(self.codes))}
+        for table in np.flatnonzero(self.running):
+            for key, action in self.played[table]:
+                left[key].append(action)
+        frames, finished = [], []
+        while True:
+            batch = self.env.recv()
+            arrived = np.array([not left[2 * table] and not left[2 * table + 1] for table in range(len(self.codes))])
+            frames.append(batch.frames[arrived[batch.battle]])
+            finished.append(batch.finished[arrived[batch.finished["battle"]]])
+            keys = [key for key in batch.key[batch.decisions].tolist() if left[key]]
+            if not keys:
+                return dataclasses.replace(batch, frames=np.concatenate(frames), finished=np.concatenate(finished))
+            self.env.send(keys, [left[key].pop(0) for key in keys])
+
+
+# --8<-- [start:actor_main]
+def actor_main(args, index, board, slots, free, full):
+    """The life of an actor process: take a free slot, fill it, say so. Ends with its parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the learner's to handle
+    torch.set_num_threads(args.actor_threads)
+    parent = os.getppid()
+    try:
+        actor = Actor(args, index)
+        while os.getppid() == parent:
+            with contextlib.suppress(queue.Empty):
+                slot = free.get(timeout=1.0)
+                actor.rollout(board, slots[slot])
+                full.put((index, slot, ""))
+    except Exception:
+        full.put((index, -1, traceback.format_exc()))
+
+
+def inline_rollouts(args, board, actor):
+    storage = make_storage(args)
+    while True:
+        actor.rollout(board, storage)
+        yield 0, storage, 0
+
+
+def process_rollouts(args, board):
+    """Two slots per actor, so that it fills one while the learner reads the other. Only integers cross the queues."""
+    context = mp.get_context("spawn")
+    slots = [{name: tensor.share_memory_() for name, tensor in make_storage(args).items()} for _ in range(2 * args.num_workers)]
+    free, full = [context.Queue() for _ in range(args.num_workers)], context.Queue()
+    workers = [
+        context.Process(target=actor_main, args=(args, i, board, slots, free[i], full), name=f"actor-{i}", daemon=True)
+        for i in range(args.num_workers)
+    ]
+    try:
+        for index, worker in enumerate(workers):
+            worker.start()
+            free[index].put(2 * index)
+            free[index].put(2 * index + 1)
+        while True:
+            with contextlib.suppress(queue.Empty):
+                index, slot, error = full.get(timeout=1.0)
+                if error:
+                    raise RuntimeError(f"Actor process {index} failed:\n{error}")
+                yield index, slots[slot], full.qsize()
+                free[index].put(slot)
+            for index, worker in enumerate(workers):
+                if worker.exitcode is not None:
+                    raise RuntimeError(f"Actor process {index} (pid {worker.pid}) died with exit code {worker.exitcode}.")
+    finally:
+        for worker in workers:
+            worker.terminate()
+        for worker in workers:
+            worker.join()
+
+
+# --8<-- [end:actor_main]
+
+
+# ----------------------------------------------------------------------------------------------- evaluation, checkpoints
+
+
+class Player:
+    """A policy as a player for `play_battles`; its memory of a battle is kept by seat."""
+
+    def __init__(self, agent, seed=1, deterministic=False):
+        self.agent, self.deterministic = agent, deterministic
+        self.generator = torch.Generator().manual_seed(seed)
+        self.states = torch.zeros(0, 2, 2, agent.hidden_size)  # by key: before and after the seat's last decision
+
+    @torch.no_grad()
+    def act(self, batch, rows):
+        keys, preview = torch.from_numpy(batch.key[rows]).long(), torch.from_numpy(batch.kind[rows] == PREVIEW)
+        if len(keys) and keys.max() >= len(self.states):
+            self.states = torch.cat([self.states, torch.zeros(int(keys.max()) + 1 - len(self.states), *self.states.shape[1:])])
+        retry = torch.from_numpy(batch.retry[rows].copy())
+        before = torch.where(retry[:, None, None], self.states[keys, 0], self.states[keys, 1])  # (B, 2, H)
+        core, things = self.agent.encode(torch.from_numpy(batch.ints[rows]), torch.from_numpy(batch.floats[rows]))
+        hidden, after = self.agent.unroll(core[None], before.transpose(0, 1), preview[None])
+        self.states[keys, 0], self.states[keys, 1] = before, after.transpose(0, 1)
+        joint = torch.from_numpy(batch.mask[rows])
+        if self.deterministic:
+            return self.agent.joint_logprobs(hidden[0], things, preview, joint).argmax(1).numpy()
+        return self.agent.act(hidden[0], things, preview, joint, self.generator)[0].numpy()
+
+
+def evaluate(args, agent, opponents, battles):
+    """On held-out teams, against scripted players (by name) and policies: the share of battles won and its 95 % interval (Wilson)."""
+    policy, metrics = copy.deepcopy(agent).cpu().eval(), {}
+    for name, other in opponents.items():
+        player = Player(policy, args.seed, args.deterministic)
+        opponent = other if isinstance(other, str) else Player(other, args.seed + 1, args.deterministic)
+        scores, _ = play_battles(player, opponent, battles, args.battle_format, seed=args.seed + 7919)  # not the seed of any actor
+        rate, low, high = run.wilson(float(scores.mean()), battles)
+        metrics |= {f"eval/{name}": rate, f"eval/{name}_low": low, f"eval/{name}_high": high, f"eval/{name}_n": battles}
+    return metrics
+
+
+def save_model(path, agent, args):
+    metadata = {
+        "game": "vgc", "contract_hash": contract.contract_hash(), "action_space": contract.ACTION_SPACE,
+        "battle_format": normalize_format(args.battle_format),
+    }  # fmt: skip
+    run.save_model(path, agent.state_dict(), {}, metadata, args, __file__)
+
+
+def load_model(path):
+    """A run's folder or a model.zip → (agent, metadata)"""
+    weights, metadata = run.read_model(path)
+    if metadata.get("contract_hash") != contract.contract_hash():
+        raise SystemExit(
+            f"{path} was trained on contract {metadata.get('contract_hash')}, not {contract.contract_hash()}: it cannot play here."
+        )
+    try:
+        agent = make_agent(metadata["args"]).eval()
+        agent.load_state_dict(weights)
+    except (RuntimeError, KeyError) as error:
+        raise SystemExit(f"{path} is of another network than this script's: {error}") from None
+    return agent, metadata
+
+
+def take_over(agent, path):
+    """Copies the tensors of a model that fit, and says of each whether it did."""
+    weights, metadata = run.read_model(path)
+    if metadata.get("action_space") != contract.ACTION_SPACE:
+        raise SystemExit(
+            f"--bc-model {path}: its action space is {metadata.get('action_space', 'not named')}, not {contract.ACTION_SPACE}: "
+            "its heads mean other actions. Give a model of bc_vgc_mdbo.py or of this script."
+        )
+    if metadata.get("contract_hash") != contract.contract_hash():
+        raise SystemExit(
+            f"--bc-model {path}: its observations are of contract {metadata.get('contract_hash')}, not {contract.contract_hash()}: "
+            "the same columns would mean other things. Train the clone again."
+        )
+    own = agent.state_dict()
+    fits = {name: name in weights and weights[name].shape == tensor.shape for name, tensor in own.items()}
+    for name, tensor in own.items():
+        found = f"the model's is {tuple(weights[name].shape)}" if name in weights else "the model has none"
+        print(f"--bc-model: {name} {tuple(tensor.shape)} {'taken over' if fits[name] else f'left as it was, {found}'}", flush=True)
+    for name in weights.keys() - own.keys():
+        print(f"--bc-model: {name} {tuple(weights[name].shape)} of the model has no place here", flush=True)
+    if not any(fits.values()):
+        raise SystemExit(
+            f"--bc-model {path}: no tensor of it fits this network; --width, --embedding-width and --lstm-size must be its own."
+        )
+    agent.load_state_dict({name: weights[name] if fits[name] else tensor for name, tensor in own.items()})
+
+
+def load_member(args, path):
+    """A model that can stand in this run's pool: its network has the same sizes."""
+    agent, metadata = load_model(path)
+    sizes = {name: metadata["args"][name] for name in ("width", "embedding_width", "lstm_size", "attention_heads")}
+    if any(getattr(args, name) != size for name, size in sizes.items()):
+        flags = " ".join(f"--{name.replace('_', '-')} {size}" for name, size in sizes.items())
+        raise SystemExit(f"{path} is a network of other sizes than this run's, and cannot stand in its pool: start this run with {flags}.")
+    return agent
+
+
+class Pool:
+    """Frozen policies to play against: the clone, past selves, exploiters. Members are rows of `board.snapshots`.
+
+    Counts fade, so that win rates are of the last hundred updates or so. Elo: heuristics is 1500, everybody else moves."""
+
+    FADE, HEURISTICS_ELO = 0.99, 1500.0
+
+    def __init__(self, args, board):
+        self.args, self.board, self.members, self.next_serial, self.elo = args, board, [], 1, 1300.0
+        self.wins, self.games = np.zeros(len(KINDS)), np.zeros(len(KINDS))
+
+    def join(self, kind, name, flat):
+        """When the pool is full the past self that is beaten most often leaves, and an exploiter only if there is none."""
+        if len(self.members) == self.args.league_size:
+            leavers = [member for member in self.members if member["kind"] in (PAST, EXPLOITER)]
+            self.members.remove(min(leavers, key=lambda member: (member["kind"], -self.rate(member))))
+        row = min(set(range(self.args.league_size)) - {member["row"] for member in self.members})
+        member = {"serial": self.next_serial, "row": row, "kind": kind, "name": name, "elo": self.elo, "wins": 0.0, "games": 0.0}
+        self.members.append(member)
+        self.next_serial += 1
+        with self.board.lock:
+            self.board.snapshots[row] = flat
+        return member
+
+    @staticmethod
+    def rate(member):
+        return (member["wins"] + 1.0) / (member["games"] + 2.0)
+
+    def record(self, results):
+        """results: rows of kind, member's serial number, score, turns"""
+        self.wins, self.games = self.wins * self.FADE, self.games * self.FADE
+        by_serial = {member["serial"]: member for member in self.members}
+        for member in self.members:
+            member["wins"], member["games"] = member["wins"] * self.FADE, member["games"] * self.FADE
+        for kind, serial, score, _ in results.tolist():
+            kind = int(kind)
+            self.wins[kind], self.games[kind] = self.wins[kind] + (0.5 if kind == SELF else score), self.games[kind] + 1
+            if KINDS[kind] == "heuristics":
+                self.elo = elo_update(self.elo, self.HEURISTICS_ELO, score)
+            if (member := by_serial.get(int(serial))) is not None:  # it may have left while the battle went on
+                member["wins"], member["games"] = member["wins"] + score, member["games"] + 1
+                self.elo, member["elo"] = elo_update(self.elo, member["elo"], score), elo_update(member["elo"], self.elo, 1.0 - score)
+
+    def win_rates(self):
+        return np.where(self.games > 0, self.wins / np.maximum(self.games, 1e-8), 0.5)
+
+    def probabilities(self):
+        """(K,) of the kinds; a kind without members leaves its share to the others."""
+        present = {SELF, *range(SCRIPTED, len(KINDS)), *(member["kind"] for member in self.members)}
+        shares = base_shares(self.args) * [kind in present for kind in range(len(KINDS))]
+        return pool_probabilities(shares, self.win_rates(), self.games)
+
+    def publish(self, agent, version):
+        """Hands weights, policies and sampling probabilities to the actors, all of one version."""
+        numbers = torch.zeros_like(self.board.numbers)
+        numbers[0], numbers[1 : 1 + len(KINDS)] = version, torch.from_numpy(self.probabilities())
+        rows = numbers[1 + len(KINDS) :].view(3, -1)
+        for kind in (BC, PAST, EXPLOITER, OPPONENT):
+            members = [member for member in self.members if member["kind"] == kind]
+            if members:
+                rates, games = ([number(member) for member in members] for number in (self.rate, lambda member: member["games"]))
+                for member, share in zip(members, pool_probabilities(np.ones(len(members)), rates, np.array(games))):
+                    rows[:, member["row"]] = torch.tensor([member["serial"], kind, share], dtype=torch.float64)
+        with self.board.lock:
+            self.board.weights.copy_(to_flat(agent))
+            self.board.numbers.copy_(numbers)
+
+
+def exploiter_settings(args, update, target):
+    """This run's settings, but against `target` (a stand-in for its path) and without a magnet."""
+    return dataclasses.asdict(args) | {
+        "exp_name": f"{args.exp_name}_exploiter", "opponent": target, "alpha": 0.0, "bc_model": target if args.exploiter_start == "clone" else "",
+        "total_timesteps": args.exploiter_train_steps, "max_updates": 0, "max_minutes": 0.0, "final_battles": args.exploiter_battles,
+        "seed": args.seed + update, "num_workers": 1, "train_batch_size": 0, "eval_frequency": 0, "snapshot_frequency": 0,
+        "train_exploiters": False, "track": False, "tensorboard": False, "ray_address": "",
+    }  # fmt: skip
+
+
+def latest_run(exp_name):
+    """The run of this script whose checkpoint is the newest, for a bare --resume."""
+    found = sorted(Path("runs").glob(f"*__{exp_name}__*/checkpoint.pt"), key=lambda path: path.stat().st_mtime)
+    if not found:
+        raise SystemExit(f"There is no run of {exp_name} in ./runs to go on with: give --resume a run's folder.")
+    return str(found[-1].parent)
+
+
+def read_words(words):
+    """Flags as typed: aliases get their names here, --resume without a value becomes the latest run."""
+    words = [flag for word in words for flag in (word.split("=", 1) if word.startswith("--") and "=" in word else [word])]
+    words = [ALIASES.get(word, word) for word in words]
+    for at, word in enumerate(words):
+        if word == "--resume" and (at + 1 == len(words) or words[at + 1].startswith("--")):
+            words.insert(at + 1, latest_run(Path(__file__).stem))
+    return words
+
+
+def check_args(args):
+    if base_shares(args).min() < -1e-9:
+        raise SystemExit("The fractions of opponents sum to more than 1: what they leave is self-play, so lower some of them.")
+    if args.buffer_size < 2 * args.num_battles:
+        raise SystemExit(f"--buffer-size {args.buffer_size} is less than one decision of each of the {2 * args.num_battles} seats.")
+    if args.max_portfolio_size < 1 or args.league_size < 3:
+        raise SystemExit("--max-portfolio-size must be at least 1 and --league-size at least 3: the clone, a past self, an exploiter.")
+
+
+if __name__ == "__main__":
+    args = run.parse_args(Args, {}, read_words(sys.argv[1:]))
+    check_args(args)
+    checkpoint = run.load_checkpoint(args.resume) if args.resume else None
+    run_dir = run.make_run_folder(args, __file__)
+    learner_pid = exploiters.learner()
+    device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if args.device == "auto" else args.device)
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(args.seed)
+
+    agent = make_agent(vars(args)).to(device)
+    if args.bc_model and not checkpoint:
+        take_over(agent, args.bc_model)
+    optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5, fused=True)
+    amp_dtype, amp_enabled = run.choose_amp(args.amp, device)
+    scaler = torch.amp.GradScaler(device.type, enabled=amp_enabled and amp_dtype == torch.float16)
+    train_batch_size = args.train_batch_size or args.buffer_size * max(args.num_workers, 1)
+    slot_bytes = sum(tensor.nbytes for tensor in make_storage(dataclasses.replace(args, num_workers=0)).values())
+    board_bytes = 4 * (args.league_size + 1) * len(to_flat(agent))
+    args.sharing = sharing.choose_sharing(args.sharing, 2 * args.num_workers * slot_bytes + board_bytes)
+    board = Board(args, len(to_flat(agent)))
+    pool = Pool(args, board)
+    update, global_step, version, elapsed = 0, 0, 0, 0.0
+    actor = Actor(args, 0) if args.num_workers == 0 else None
+
+    def frozen(flat=None):
+        """A copy of the policy, or a policy of these weights, that never learns."""
+        policy = copy.deepcopy(agent).requires_grad_(False).eval()
+        if flat is not None:
+            from_flat(policy, flat)
+        return policy
+
+    average = frozen()
+    references = [{"policy": frozen(), "name": "start", "serial": 0, "elo": pool.elo}]  # oldest first
+    if checkpoint:
+        try:
+            agent.load_state_dict(checkpoint["agent"])
+            optimizer.load_state_dict(checkpoint["optimizer"])
+        except (RuntimeError, ValueError) as error:
+            raise SystemExit(f"The checkpoint is of another network than these settings describe: {error}") from None
+        scaler.load_state_dict(checkpoint["scaler"])
+        average.load_state_dict(checkpoint["average"])
+        references = [{**reference, "policy": frozen(reference["policy"])} for reference in checkpoint["references"]]
+        pool.members, pool.next_serial, pool.elo, wins, games = checkpoint["pool"]
+        pool.wins, pool.games = wins.numpy(), games.numpy()
+        board.snapshots.copy_(checkpoint["snapshots"])
+        update, global_step, version, elapsed = checkpoint["progress"]
+        torch.set_rng_state(checkpoint["torch_rng"])
+        if actor and checkpoint["actor"]:
+            actor.load_state_dict(checkpoint["actor"])
+    elif args.opponent:
+        pool.join(OPPONENT, Path(args.opponent).name, to_flat(load_member(args, args.opponent)))
+    elif args.bc_model:
+        pool.join(BC, "bc", to_flat(agent))
+
+    def take_up_exploiters():
+        """The registry, not the checkpoint, says who is an exploiter: what was registered before a crash is here after it."""
+        known = {member["name"] for member in pool.members}
+        for entry in exploiters.read_registry(run_dir):
+            if entry["in_pool"] and entry["model"] not in known | retired:
+                pool.join(EXPLOITER, entry["model"], to_flat(load_member(args, run_dir / entry["model"])))
+                retired.add(entry["model"])
+
+    # Exploiters that were in the pool once, and that it has outgrown, do not come back.
+    retired = set(checkpoint["retired"]) if checkpoint else set()
+    if not args.opponent:
+        take_up_exploiters()
+
+    def save_checkpoint():
+        state = {
+            "agent": agent.state_dict(), "optimizer": optimizer.state_dict(), "scaler": scaler.state_dict(), "average": average.state_dict(),
+            "references": [{**reference, "policy": to_flat(reference["policy"])} for reference in references],
+            "pool": [pool.members, pool.next_serial, pool.elo, torch.from_numpy(pool.wins), torch.from_numpy(pool.games)],
+            "retired": sorted(retired), "snapshots": board.snapshots.clone(),
+            "progress": [update, global_step, version, elapsed + time.time() - start_time],
+            "torch_rng": torch.get_rng_state(), "actor": actor.state_dict() if actor else None,
+        }  # fmt: skip
+        run.write_atomically(run_dir / "checkpoint.pt", lambda path: torch.save(state, path))
+        save_model(run_dir / "model.zip", agent, args)
+
+    def save_target(path):
+        save_model(path, agent, args)
+
+    def evaluate_all(final):
+        """The models beside the results let a run be compared with its own past; at the end it is, against every past self."""
+        (run_dir / "models").mkdir(exist_ok=True)
+        save_model(run_dir / "models" / f"{global_step}.zip", agent, args)
+        battles = args.final_battles if final else args.eval_battles
+        if args.opponent:
+            return evaluate(args, agent, {"opponent": load_model(args.opponent)[0]}, battles)
+        metrics = evaluate(args, agent, {name: name for name in BASELINES}, battles)
+        others = {member["name"]: frozen(board.snapshots[member["row"]]).cpu() for member in pool.members if member["kind"] in (BC, PAST)}
+        if final:
+            metrics |= evaluate(args, agent, {"bc": others.pop("bc")}, battles) if "bc" in others else {}
+            past = [evaluate(args, agent, {"past": other}, args.eval_battles)["eval/past"] for other in others.values()]
+            metrics |= {"eval/past_worst": min(past), "eval/past_mean": float(np.mean(past)), "eval/past_n": len(past)} if past else {}
+        return metrics
+
+    def progress(seconds):
+        updates = update / args.max_updates if args.max_updates else 0.0
+        return max(global_step / args.total_timesteps, updates, seconds / 60 / args.max_minutes if args.max_minutes else 0.0)
+
+    stopping = []
+
+    def stop(*_):
+        if stopping:
+            raise KeyboardInterrupt
+        stopping.append(True)
+        print("Stopping after this update; Ctrl-C again to stop at once.", flush=True)
+
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)
+    logger = run.Logger(args, run_dir, global_step)
+    pool.publish(agent, version)
+    rollouts = (
+        inline_rollouts(args, board, actor)
+        if actor
+        else cluster.ray_rollouts(args, board, Actor, make_storage)
+        if args.ray_address
+        else process_rollouts(args, board)
+    )
+    start_time, first_step, consistent, done = time.time(), global_step, True, progress(elapsed)
+    parts, episodes, times, dropped, exploiter = [], [], [], 0, None
+
+    try:
+        wait_start = time.perf_counter()
+        for _, storage, queue_size in rollouts:
+            if learner_pid and os.getppid() != learner_pid:
+                raise SystemExit("The run whose exploiter this is has ended.")
+            # --- rollouts are copied out of their slots, which their actors fill again, until there are enough for an update
+            rows, count, *seconds = storage["info"].tolist()
+            episodes.append(storage["episodes"][: int(count)].clone())
+            if version - int(storage["version"][: int(rows)].max()) > args.max_policy_lag:
+                dropped += 1
+            else:
+                part = {name: tensor[: int(rows)].clone() for name, tensor in storage.items() if name not in ("episodes", "info")}
+                part["key"] += len(parts) * 2 * len(table_codes(args))  # seats of different rollouts are different seats
+                parts.append(part)
+                times.append(seconds)
+            if sum(len(part["key"]) for part in parts) < train_batch_size:
+                if stopping:
+                    break
+                continue
+            wait_time, learn_start = time.perf_counter() - wait_start, time.perf_counter()
+            consistent, update = False, update + 1
+            b = SimpleNamespace(**{name: torch.cat([part[name] for part in parts]) for name in parts[0]})
+            order, starts, lengths = cut_chunks(b.key.numpy(), args.sequence_length)
+            global_step += len(b.key)
+            lag = (version - b.version).float()
+
+            # --- what the references would have done, and the policy as it is now
+            with torch.autocast(device.type, amp_dtype, enabled=amp_enabled):
+                if args.alpha == 0 or args.magnet == "uniform":
+                    b_references = masked_log_softmax(torch.zeros(1, *b.legal.shape), b.legal)
+                else:
+                    drawn_to = [average] if args.magnet == "ema" else [reference["policy"] for reference in references]
+                    b_references = torch.stack([tables_of(policy, b, order, starts, lengths, device)[0] for policy in drawn_to])
+                if args.off_policy == "vtrace" or args.rollout_kl:
+                    b_present, present_values = tables_of(agent, b, order, starts, lengths, device)
+
+            # --- advantages by seat
+            b_choices = choices_of(b.first, b.actions)
+            ratios = torch.ones_like(b.values)
+            if args.off_policy == "vtrace":
+                present_logprob = taken_logprob(b_present, b_choices)
+                ratios = (present_logprob - b.logprobs).exp()
+                after = values_after(b.key.numpy(), present_values.numpy(), b.next_values.numpy(), b.ended.numpy())
+                b.logprobs, b.values, b.next_values = present_logprob, present_values, torch.from_numpy(after)
+            by_row = (getattr(b, name).numpy() for name in ("key", "rewards", "values", "next_values", "ended"))
+            b_advantages = torch.from_numpy(vtrace(*by_row, ratios.numpy(), args.gamma, args.gae_lambda))
+            b_returns = b_advantages + b.values
+
+            # --- the update, until the policy has moved far enough
+            lr = anneal(args.learning_rate, args.learning_rate_final, done, 1.0)
+            optimizer.param_groups[0]["lr"] = lr
+            warming_up, losses, passes = bool(args.bc_model) and update <= args.value_warmup_updates, [], 0
+            nearest_counts, reference_kls = torch.zeros(len(b_references)), []
+            for _ in range(args.update_epochs):
+                kl_sum = 0.0
+                for chunks in torch.randperm(len(starts)).tensor_split(args.num_minibatches):
+                    if not len(chunks):
+                        continue
+                    with torch.autocast(device.type, amp_dtype, enabled=amp_enabled):
+                        mb_inds, logprobs, hidden = evaluate_chunks(agent, b, order, starts[chunks], lengths[chunks], device)
+                        win_logit = agent.win_logit(hidden.detach() if warming_up else hidden)
+                    mb_advantages = b_advantages[mb_inds].to(device)
+                    if args.norm_adv:
+                        mb_advantages = (mb_advantages - mb_advantages.mean()) / (mb_advantages.std(unbiased=False) + 1e-8)
+                    logprob = taken_logprob(logprobs, b_choices[mb_inds].to(device))
+                    policy_loss, stats = clipped_loss(logprob, b.logprobs[mb_inds].to(device), mb_advantages, args.clip_coef)
+                    v_loss = value_loss(win_logit, b_returns[mb_inds].to(device))
+                    entropy = policy_entropy(logprobs).mean()
+                    nearest, chosen, kls = magnet_kl(logprobs, b_references[:, mb_inds].to(device))
+                    from_rollout = policy_kl(logprobs, b_present[mb_inds].to(device)).mean() if args.rollout_kl else torch.zeros(())
+                    loss = args.vf_coef * v_loss
+                    if not warming_up:
+                        loss = loss + policy_loss - args.ent_coef * entropy + args.alpha * nearest.mean() + args.rollout_kl * from_rollout
+                    optimizer.zero_grad()
+                    scaler.scale(loss).backward()
+                    scaler.unscale_(optimizer)
+                    grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm)
+                    scaler.step(optimizer)
+                    scaler.update()
+                    losses.append(torch.stack([policy_loss, v_loss, entropy, nearest.mean(), from_rollout, grad_norm, *stats]).detach())
+                    nearest_counts += torch.bincount(chosen.cpu(), minlength=len(b_references))
+                    reference_kls.append(kls.mean(1))
+                    kl_sum += float(stats[1]) * len(mb_inds)
+                passes += 1
+                if args.target_kl and kl_sum / len(b.key) > args.target_kl:
+                    break
+            if not torch.isfinite(torch.stack(losses)).all():
+                raise RuntimeError("The loss is not finite. The last good state is in the checkpoint; try a smaller --learning-rate.")
+            version += 1
+
+            # --- the pool: results of the battles that ended, a snapshot now and then, exploiters that are ready
+            results = torch.cat(episodes)
+            pool.record(results)
+            is_candidate = args.magnet == "portfolio" and update % args.portfolio_add_interval == 0
+            if not args.opponent and (is_candidate or (args.snapshot_frequency and update % args.snapshot_frequency == 0)):
+                newest = pool.join(PAST, f"snapshot_{global_step}", to_flat(agent))
+            if exploiter and exploiter.process.poll() is not None:
+                exploiters.finish(run_dir, exploiter, args.exploiter_win_threshold)
+                take_up_exploiters()
+                exploiter = None
+            if args.train_exploiters and not exploiter and update % args.exploiter_check_interval == 0:
+                exploiter = exploiters.start(__file__, run_dir, update, exploiter_settings(args, update, save_target), save_target)
+
+            # --- the references move
+            ema_update(average, agent, args.ema_decay)
+            if args.magnet == "ref" and update % args.ref_update_interval == 0:
+                references = [{"policy": frozen(), "name": f"update_{update}", "serial": 0, "elo": pool.elo}]
+            if is_candidate and not args.opponent:
+                references.append({"policy": frozen(), "name": newest["name"], "serial": newest["serial"], "elo": newest["elo"]})
+                for reference in references:  # one that has left the pool keeps its last rating
+                    reference["elo"] = next((m["elo"] for m in pool.members if m["serial"] == reference["serial"]), reference["elo"])
+                if len(references) > args.max_portfolio_size:
+                    candidate, _ = tables_of(references[-1]["policy"], b, order, starts, lengths, device)
+                    ratings = [reference["elo"] for reference in references]
+                    references.pop(portfolio_drop(args.portfolio_strategy, torch.cat([b_references, candidate[None]]), ratings))
+            pool.publish(agent, version)
+            consistent, learn_time = True, time.perf_counter() - learn_start
+
+            # --- logs, evaluation, checkpoint
+            done = progress(elapsed + time.time() - start_time)
+            rollout_time, inference_time, simulator_time = np.mean(times, 0).tolist()
+            names = (
+                "policy_loss",
+                "value_loss",
+                "entropy",
+                "magnet_kl",
+                "rollout_kl",
+                "grad_norm",
+                "old_approx_kl",
+                "approx_kl",
+                "clipfrac",
+            )
+            metrics = {
+                "charts/SPS": (global_step - first_step) / (time.time() - start_time),
+                "charts/learning_rate": lr,
+                **{f"losses/{name}": value for name, value in zip(names, torch.stack(losses).mean(0).tolist())},
+                "losses/explained_variance": 1 - float((b_returns - b.values).var() / b_returns.var().clamp(min=1e-8)),
+                "losses/passes": passes,
+                "stats/policy_lag_mean": float(lag.mean()),
+                "stats/policy_lag_max": float(lag.max()),
+                "stats/dropped_rollouts": dropped,
+                "stats/queue_size": queue_size,
+                "stats/rollout_time": rollout_time,
+                "stats/inference_time": inference_time,
+                "stats/simulator_time": simulator_time,
+                "stats/learn_time": learn_time,
+                "stats/wait_time": wait_time,
+                "league/size": len(pool.members),
+                "elo/agent": pool.elo,
+            }
+            for place, (share, kl) in enumerate(
+                zip((nearest_counts / nearest_counts.sum()).tolist(), torch.stack(reference_kls).mean(0).tolist())
+            ):
+                metrics |= {f"portfolio/{place}_chosen": share, f"portfolio/{place}_kl": kl}
+            metrics |= {f"curriculum/{name}": share for name, share in zip(KINDS, pool.probabilities().tolist()) if share}
+            if len(results):
+                ours = results[results[:, 0] != SELF]
+                metrics["charts/episodic_length"] = float(results[:, 3].mean())
+                metrics |= {"charts/episodic_return": float(2 * ours[:, 2].mean() - 1)} if len(ours) else {}
+            for kind, name in enumerate(KINDS):
+                scores = results[results[:, 0] == kind, 2]
+                if len(scores):
+                    metrics |= {f"win_rate/{name}": float(scores.mean()), f"win_rate/{name}_n": len(scores)}
+            if best := max((entry["win_rate"] for entry in exploiters.read_registry(run_dir)), default=0.0):
+                metrics["exploiter/best_win_rate"] = best
+            parts, episodes, times = [], [], []
+            finished = done >= 1.0
+            if finished or (args.eval_frequency and update % args.eval_frequency == 0):
+                metrics |= evaluate_all(finished)
+            logger.write(metrics, global_step, done)
+            if finished or stopping:
+                break
+            if update % args.checkpoint_frequency == 0:
+                save_checkpoint()
+            wait_start = time.perf_counter()
+    finally:
+        rollouts.close()
+        logger.close()
+        if exploiter:
+            exploiters.end(exploiter)
+        if consistent:  # not in the middle of an update, whose half would be neither the old nor the new policy
+            save_checkpoint()
+        print(f"Checkpoint and model are in {run_dir}; go on with --resume {run_dir}", flush=True)
