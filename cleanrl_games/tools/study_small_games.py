@@ -147,7 +147,8 @@ class Settings:
     ent_coef: float = 0.0
     rollout_kl: float = 0.0
     ref_update_interval: int = 75
-    max_portfolio_size: int = 3
+    portfolio_add_interval: int = 50
+    max_portfolio_size: int = 2
     portfolio_strategy: str = "recent"
     ema_decay: float = 0.98
     updates: int = 0  # 0 = what UPDATES says
@@ -242,11 +243,11 @@ def train(settings, seeds):
                 clip_gradients(networks, s.max_grad_norm)
                 optimizer.step()
         ema_update(average, networks, s.ema_decay)
-        if update % s.ref_update_interval == 0:
+        if s.magnet == "ref" and update % s.ref_update_interval == 0:
+            references = [networks()[0].detach()]
+        if s.magnet == "portfolio" and update % s.portfolio_add_interval == 0:
             references.append(networks()[0].detach())
-            if s.magnet != "portfolio":
-                references.pop(0)
-            elif len(references) > s.max_portfolio_size:
+            if len(references) > s.max_portfolio_size:
                 references = drop_references(s, game, references, [batch[0] for batch in batches], rngs)
     final = networks()[0].detach().view(num_seeds, num_infosets, -1)
     return [game.nash_conv(table) for table in final]
