@@ -1,4 +1,4 @@
-"""tools/profile.py: what it calls a bottleneck, what it recommends, and one real spell of a real script."""
+"""tools/profile.py and profiler.py: what it calls a bottleneck, what it recommends, and one real spell of a real script."""
 
 import json
 import subprocess
@@ -10,26 +10,26 @@ import yaml
 
 from cleanrl_games import ppo_osrs_selfplay, rnad_vgc_portfolio
 from cleanrl_games.envs import run
-from cleanrl_games.tools import profile
+from cleanrl_games.tools import profiler
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 def test_the_bottleneck_is_who_is_waited_for():
     busy = {"learn_time": 3.0, "wait_time": 0.1, "rollout_time": 3.0, "inference_time": 1.0, "simulator_time": 1.9}
-    assert profile.bottleneck(busy) == "learner"
+    assert profiler.bottleneck(busy) == "learner"
     waiting = {"learn_time": 1.0, "wait_time": 2.0, "rollout_time": 3.0}
-    assert profile.bottleneck(waiting | {"inference_time": 0.9, "simulator_time": 1.9}) == "simulator"
-    assert profile.bottleneck(waiting | {"inference_time": 1.9, "simulator_time": 0.9}) == "inference"
-    assert profile.bottleneck(waiting | {"inference_time": 0.5, "simulator_time": 0.5}) == "transport"
+    assert profiler.bottleneck(waiting | {"inference_time": 0.9, "simulator_time": 1.9}) == "simulator"
+    assert profiler.bottleneck(waiting | {"inference_time": 1.9, "simulator_time": 0.9}) == "inference"
+    assert profiler.bottleneck(waiting | {"inference_time": 0.5, "simulator_time": 0.5}) == "transport"
     late = {"learn_time": 1.0, "wait_time": 6.0, "rollout_time": 2.0, "inference_time": 1.0, "simulator_time": 1.0}
-    assert profile.bottleneck(late) == "transport"  # rollouts are ready long before they arrive
+    assert profiler.bottleneck(late) == "transport"  # rollouts are ready long before they arrive
 
 
 @pytest.mark.parametrize("script, players", [(rnad_vgc_portfolio, "num_battles"), (ppo_osrs_selfplay, "num_envs")])
 def test_candidates_are_settings_of_the_script(script, players):
-    _, defaults = profile.script_settings(script.__name__.split(".")[-1])
-    found = profile.candidates(defaults, 4)
+    _, defaults = profiler.script_settings(script.__name__.split(".")[-1])
+    found = profiler.candidates(defaults, 4)
     assert len(found) >= 6 and {name for setting in found for name in setting} >= {"num_workers", players}
     for setting in found:
         run.check_settings(script.Args, setting, "a candidate")
@@ -44,9 +44,9 @@ def test_a_recommendation_has_won_twice():
     def duel(result):
         return lambda setting: duels.append(setting) or result
 
-    assert profile.choose(own, [slower, faster], duel((120.0, 110.0))) == {"num_workers": 2}
-    assert profile.choose(own, [slower, faster], duel((100.0, 110.0))) == {}  # it was luck
-    assert profile.choose(own, [slower], duel((120.0, 110.0))) == {} and duels == [{"num_workers": 2}] * 2
+    assert profiler.choose(own, [slower, faster], duel((120.0, 110.0))) == {"num_workers": 2}
+    assert profiler.choose(own, [slower, faster], duel((100.0, 110.0))) == {}  # it was luck
+    assert profiler.choose(own, [slower], duel((120.0, 110.0))) == {} and duels == [{"num_workers": 2}] * 2
 
 
 def test_one_spell_of_a_real_script(tmp_path):
@@ -62,3 +62,10 @@ def test_one_spell_of_a_real_script(tmp_path):
     assert done.returncode != 0 and "ended with exit code" in done.stderr
     done = subprocess.run([*words[:2], "nothing_here"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode != 0 and "ppo_osrs_selfplay" in done.stderr
+
+
+def test_the_standard_librarys_module_is_still_found():
+    """As a tool sees it that is started from tools/: its folder comes first on the path, and torch imports cProfile."""
+    code = "import cProfile, profile; import torch._dynamo; print(profile.runctx.__module__, cProfile.runctx.__doc__ is not None)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "cleanrl_games" / "tools", capture_output=True, text=True)
+    assert done.stdout.split() == ["profile", "True"], done.stderr
