@@ -53,13 +53,13 @@ class PlayerView extends BattleView {
     let left = 0;
     for (let row = 0; row < team.length; row++, at += OWN.intWidth, to += OWN.floatWidth) {
       const entry = team[row];
-      const mon = this.own.get(entry.ident.slice(4));
+      const mon = this.team[row];
       const active = !req.teamPreview && row < 2 && entry.active;
       this.writeMon(mon, active ? row : -1, ints, at, floats, to);
       if (!mon.fainted) left++;
       const offered = active && req.active && req.active[row] ? req.active[row].moves : null;
       for (let i = 0; i < entry.moves.length && i < 4; i++) {
-        const id = vocab.move(entry.moves[i]);
+        const id = mon.told.moves[i];
         ints[at + MOVES + i] = id;
         const choice = offered ? offered.find(move => move.id === entry.moves[i]) : null;
         const usable = offered ? choice !== undefined && !choice.disabled : true;
@@ -135,13 +135,13 @@ class PlayerView extends BattleView {
   // The type chart alone: the move's type (Tera Blast of the terastallized has the tera type) against what a hit meets now.
   writeMatchup(slot, index, floats, to) {
     const own = index < 2;
-    const moves = own ? this.req.side.pokemon[index].moves : slot.mon.moves;
+    const {moves} = own ? this.team[index].told : slot.mon;
     for (let target = 0; target < 2; target++) {
       const other = this.slots[(own ? 2 : 0) + target];
       if (!other.mon || other.mon.fainted) continue;
       const types = this.typesOf(other);
       for (let i = 0; i < moves.length && i < 4; i++) {
-        const id = own ? vocab.move(moves[i]) : moves[i];
+        const id = moves[i];
         const facts = vocab.moveFacts[id];
         if (facts[1] === 0) continue;
         const row = vocab.chart[id === vocab.TERA_BLAST && slot.mon.terastallized ? slot.mon.tera : facts[0]];

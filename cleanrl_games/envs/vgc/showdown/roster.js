@@ -32,6 +32,8 @@ class Mon {
     this.moves = [];
     this.uses = [];
     this.ppLeft = null; // own side: move id -> fraction, as told by requests
+    this.entry = null; // own side: what the last request said
+    this.told = null; // … and what its texts mean
     this.belief = null;
     this.learnFrom(species);
   }
@@ -49,6 +51,44 @@ class Mon {
       this.uses.push(0);
     }
     return index;
+  }
+}
+
+// What the texts of a request mean, side by side with the texts: most Pokémon are told of in the same words each time.
+class Told {
+  constructor() {
+    this.details = this.item = this.ability = this.baseAbility = this.teraType = this.condition = null;
+    this.texts = [];
+    this.species = this.itemId = this.abilityId = this.tera = this.hp = this.status = 0;
+    this.fainted = false;
+    this.moves = [];
+  }
+
+  read(entry) {
+    if (this.details !== entry.details) {
+      this.details = entry.details;
+      this.species = vocab.details(entry.details).species;
+    }
+    if (this.item !== entry.item) {
+      this.item = entry.item;
+      this.itemId = entry.item ? vocab.item(entry.item) : vocab.NONE;
+    }
+    if (this.ability !== entry.ability || this.baseAbility !== entry.baseAbility) {
+      this.ability = entry.ability;
+      this.baseAbility = entry.baseAbility;
+      this.abilityId = vocab.ability(entry.ability || entry.baseAbility);
+    }
+    if (this.teraType !== entry.teraType) {
+      this.teraType = entry.teraType;
+      this.tera = entry.teraType ? vocab.type(entry.teraType) : 0;
+    }
+    const {moves} = entry;
+    this.moves.length = this.texts.length = moves.length;
+    for (let i = 0; i < moves.length; i++) {
+      if (this.texts[i] === moves[i]) continue;
+      this.texts[i] = moves[i];
+      this.moves[i] = vocab.move(moves[i]);
+    }
   }
 }
 
@@ -86,6 +126,8 @@ class Roster {
     this.format = format;
     this.slots = [new Slot(), new Slot(), new Slot(), new Slot()];
     this.own = new Map(); // name -> Mon
+    this.team = []; // own side in the order of the last request
+    this.byIdent = new Map(); // "p1: Name" -> Mon
     this.opp = [];
     this.oppByName = new Map();
     this.req = null;
@@ -356,26 +398,46 @@ class Roster {
 
   // --- the player's own side -----------------------------------------------------------------------------------------
 
+  introduce(entry) {
+    const name = entry.ident.slice(4);
+    let mon = this.own.get(name);
+    if (!mon) {
+      const {species, level} = vocab.details(entry.details);
+      mon = new Mon(name, species, level);
+      this.own.set(name, mon);
+    }
+    mon.told = new Told();
+    this.byIdent.set(entry.ident, mon);
+    return mon;
+  }
+
   // The request is the truth about one's own side: who is where (also under an own Illusion), health, items, moves.
   request(req) {
     this.req = req;
     const team = req.side.pokemon;
     for (let i = 0; i < team.length; i++) {
       const entry = team[i];
-      const {species, level} = vocab.details(entry.details);
-      const name = entry.ident.slice(4);
-      let mon = this.own.get(name);
-      if (!mon) {
-        mon = new Mon(name, species, level);
-        this.own.set(name, mon);
+      const mon = this.byIdent.get(entry.ident) || this.introduce(entry);
+      const {told} = mon;
+      told.read(entry);
+      this.team[i] = mon;
+      mon.species = told.species;
+      if (told.condition === entry.condition) {
+        mon.hp = told.hp;
+        mon.fainted = told.fainted;
+        this.status(mon, told.status);
+      } else {
+        this.condition(mon, entry.condition);
+        told.condition = entry.condition;
+        told.hp = mon.hp;
+        told.fainted = mon.fainted;
+        told.status = mon.status;
+        const slash = entry.condition.indexOf('/'); // the fainted keep the last maximum; lines may be an Illusion's
+        if (slash > 0) mon.maxhp = parseInt(entry.condition.slice(slash + 1), 10);
       }
-      mon.species = species;
-      this.condition(mon, entry.condition);
-      const slash = entry.condition.indexOf('/'); // the fainted keep the last maximum; lines may be an Illusion's
-      if (slash > 0) mon.maxhp = parseInt(entry.condition.slice(slash + 1), 10);
-      mon.item = entry.item ? vocab.item(entry.item) : vocab.NONE;
-      mon.ability = vocab.ability(entry.ability || entry.baseAbility);
-      mon.tera = entry.teraType ? vocab.type(entry.teraType) : 0;
+      mon.item = told.itemId;
+      mon.ability = told.abilityId;
+      mon.tera = told.tera;
       mon.terastallized = !!entry.terastallized;
       if (mon.terastallized) this.ownTera = true;
       mon.entry = entry;
@@ -383,7 +445,7 @@ class Roster {
     }
     if (req.active) {
       for (let i = 0; i < req.active.length; i++) {
-        const mon = this.own.get(team[i].ident.slice(4));
+        const mon = this.team[i];
         for (const move of req.active[i].moves) {
           if (!move.maxpp) continue;
           if (!mon.ppLeft) mon.ppLeft = new Map();

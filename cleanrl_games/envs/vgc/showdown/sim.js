@@ -144,27 +144,29 @@ class Table {
     for (let i = this.position; i < log.length; i++) {
       const line = log[i];
       if (!line.startsWith('|split|p')) {
-        this.hear(0, line);
-        this.hear(1, line);
+        this.hear(0, 1, line);
         continue;
       }
       const owner = line.charCodeAt(8) - 49;
-      this.hear(owner, log[i + 1]);
-      this.hear(1 - owner, log[i + 2]);
+      this.hear(owner, owner, log[i + 1]);
+      this.hear(1 - owner, 1 - owner, log[i + 2]);
       i += 2;
     }
     this.position = this.battle.sentLogPos = log.length;
   }
 
-  hear(side, line) {
+  // What the sides from `first` to `last` are told.
+  hear(first, last, line) {
     if (!line) return;
-    const view = this.views[side], lines = this.lines[side];
     if (line.includes('\n')) {
-      for (const part of line.split('\n')) this.hear(side, part);
+      for (const part of line.split('\n')) this.hear(first, last, part);
       return;
     }
-    if (view) view.line(line);
-    if (lines) lines.push(line);
+    const args = line.split('|');
+    for (let side = first; side <= last; side++) {
+      if (this.views[side]) this.views[side].take(args);
+      if (this.lines[side]) this.lines[side].push(line);
+    }
   }
 
   show(side, request) {

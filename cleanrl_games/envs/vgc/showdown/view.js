@@ -52,7 +52,11 @@ function bare(effect) {
 
 class BattleView extends Roster {
   line(text) {
-    const args = text.split('|');
+    this.take(text.split('|'));
+  }
+
+  // A line in its parts, which both players' views may share: nobody writes to them.
+  take(args) {
     switch (args[1]) {
     case 'move': return this.move(args);
     case '-damage': case '-heal': case '-sethp': return this.health(args);

@@ -58,11 +58,18 @@ function sheet(packed) {
   });
 }
 
+const formesCache = [];
+function formesOf(index) {
+  const facts = table.speciesFacts;
+  formesCache[index] ??= facts.flatMap((other, at) => (other[4] === facts[index][4] ? [at] : []));
+  return formesCache[index];
+}
+
 module.exports = {
   STATUS, BOOST, NONE, type, ability, item, move, species, details, sheet,
   ILLUSION: ability('illusion'), STELLAR: type('stellar'), AS_ONE_ICE: ability('asoneglastrier'), AS_ONE_SHADOW: ability('asonespectrier'),
   sameSpecies: (a, b) => table.speciesFacts[a][4] === table.speciesFacts[b][4],
-  formesOf: index => table.speciesFacts.flatMap((facts, other) => (facts[4] === table.speciesFacts[index][4] ? [other] : [])),
+  formesOf,
   abilitiesOf: index => table.speciesFacts[index][3],
   typesOf: index => table.speciesFacts[index],
   baseStatsOf: index => table.speciesFacts[index][2],
