@@ -424,7 +424,9 @@ class Reader:
             return None
         index, drawing = "ab".index(aimed[2]), {"electric": "lightningrod", "water": "stormdrain"}.get(fact["type"].lower(), "none")
         standing = [(side, place) for side, other in self.seats.items() for place in other.order[:2]]
-        if any(self.seats[side].abilities[place] == drawing for side, place in standing):  # an ally's draws as well
+        effects = [effect for side, place in standing for effect in self.board.mons[side][place]["effects"]]
+        transformed = any(effect.startswith("as ") for effect in effects)  # and took the ability with the looks
+        if transformed or any(self.seats[side].abilities[place] == drawing for side, place in standing):  # an ally's draws as well
             return None
         if aimed[:2] == seat.side:
             return -index - 1

@@ -1,0 +1,715 @@
+"""Behaviour cloning on VGC doubles: whole battles as sequences, from scripted players or Showdown replays.
+
+    python cleanrl_games/bc_vgc_mdbo.py --collect 12000
+
+    scripted players on all cores ─┐   expert_data/vgc_<format>/<set>/      ┌ learner ────────────────────────────────┐
+                                   ├─► shards of decisions, mapped into ──► │ batches of whole battles, LSTM unrolled │
+    folder of replays ─────────────┘   memory, checked, split by battle     │ cross-entropy and win prediction        │
+                                                                            └──► held-out battles: accuracy           │
+                                                                                 held-out teams: win rates, model.zip ┘
+
+The model.zip is what `ppo_vgc_mdbo.py --bc-model` starts from.
+"""
+
+import copy
+import dataclasses
+import math
+import os
+import signal
+import sys
+import time
+from itertools import combinations
+from pathlib import Path
+from typing import Literal
+
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # before torch: AMX bf16 crashes on some machines
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+from cleanrl_games.envs import run
+from cleanrl_games.envs.vgc import PREVIEW, contract, demonstrations, mdbo, normalize_format
+from cleanrl_games.envs.vgc.collect import CollectingView, collect
+from cleanrl_games.envs.vgc.features import LAYOUT, SIZES
+from cleanrl_games.envs.vgc.match import BASELINES, play_battles
+from cleanrl_games.envs.vgc.replay_actions import collect_replays
+
+
+@dataclasses.dataclass
+class Args:
+    # --- experiment
+    exp_name: str = Path(__file__).stem
+    """the name of this experiment"""
+    config: str = ""
+    """a YAML file of these settings; flags override it"""
+    seed: int = 1
+    """seed of the experiment"""
+    run_dir: str = ""
+    """folder of this run; empty = runs/{env}__{exp_name}__{seed}__{time}"""
+    resume: str = ""
+    """a run folder or checkpoint to go on from, as if nothing had happened"""
+    track: bool = False
+    """also log to Weights and Biases (WANDB_MODE=offline works without an account)"""
+    wandb_project_name: str = "cleanrl_games"
+    """the W&B project"""
+    wandb_entity: str = ""
+    """the W&B team, empty = your own"""
+    tensorboard: bool = False
+    """start TensorBoard beside the run, on 127.0.0.1, and print its address"""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """where the learner computes; actors stay on the CPU"""
+    amp: Literal["auto", "off", "bf16", "fp16"] = "auto"
+    """mixed precision of the learner; auto = on CUDA only"""
+    threads: int = 1
+    """torch threads of the learner"""
+
+    # --- environment
+    env_id: str = "vgc"
+    """name of the game in the run's folder"""
+    battle_format: str = "gen9vgc2023regulationc"
+    """the VGC format; old spellings are understood"""
+
+    # --- demonstrations
+    data: tuple[str, ...] = ()
+    """sets of demonstrations to learn from, beside the ones this run makes; empty and none made = all there are of the format"""
+    data_dir: str = "expert_data"
+    """where sets of demonstrations are kept"""
+    collect: int = 0
+    """battles that scripted players play for this run"""
+    collect_experts: tuple[str, ...] = ("heuristics",)
+    """who plays them, every pairing equally often: heuristics, max_power, random"""
+    collect_teams: tuple[str, ...] = ("shipped", "generated")
+    """training teams, each source equally often: shipped, generated, or folders of PokePaste files"""
+    collect_set: str = ""
+    """folder of the set this run makes (replays go to {it}__replays); empty = {data_dir}/vgc_{format}/{exp_name}__{seed}__{time}"""
+    replays: str = ""
+    """a folder of Showdown replays (.log, .html, .json) to learn from"""
+    num_workers: int = os.cpu_count() or 1
+    """actor processes; 0 = inline in the learner's process, deterministic"""
+
+    # --- algorithm
+    epochs: int = 30
+    """passes over the demonstrations; 0 = only collect"""
+    max_minutes: float = 0.0
+    """stop after this many minutes, 0 = no limit"""
+    learning_rate: float = 1e-3
+    """Adam's step size"""
+    learning_rate_final: float = 0.0
+    """its value at the end of the run (linear)"""
+    minibatch_size: int = 1024
+    """agent-steps per gradient step"""
+    weight_decay: float = 0.01
+    """AdamW's"""
+    vf_coef: float = 0.5
+    """weight of the value loss"""
+    max_grad_norm: float = 1.0
+    """gradient clip"""
+    shuffle_teams: bool = True
+    """show the Pokémon of a team preview, and the opponent's, in random order"""
+    valid_fraction: float = 0.05
+    """share of the battles kept for validation"""
+    width: int = 64
+    """width of a Pokémon's token"""
+    embedding_width: int = 128
+    """width of an id's embedding"""
+    lstm_size: int = 192
+    """units of the LSTM"""
+    attention_heads: int = 4
+    """attention heads over the twelve Pokémon"""
+
+    # --- evaluation and checkpoints
+    eval_epochs: int = 5
+    """epochs between evaluations against the scripted players; 0 = only at the end"""
+    eval_battles: int = 100
+    """battles per evaluation and scripted player"""
+    final_battles: int = 400
+    """battles per scripted player at the end"""
+    deterministic: bool = True
+    """evaluations play the likeliest action instead of sampling"""
+
+
+# ------------------------------------------------------------------------------------------------------------- networks
+
+# --8<-- [start:network]
+NUM_SLOT, NUM_PREVIEW, NUM_JOINT = mdbo.SLOT_ACTIONS, mdbo.NUM_PREVIEWS, mdbo.NUM_ACTIONS  # 45, 90, 2025
+PAIRS_OF_SIX = list(combinations(range(6), 2))
+NUM_HITS = 32  # what a move does to a foe is told in so many numbers
+
+
+def columns_of(floats, name):
+    """The numbers of a group of columns: (B, FLOATS) → (B, rows, numbers)"""
+    group = LAYOUT[name]
+    return floats[:, group.float_at : group.float_at + group.rows * len(group.floats)].reshape(len(floats), group.rows, -1)
+
+
+def linear(fan_in, fan_out, std=2**0.5):
+    layer = nn.Linear(fan_in, fan_out)
+    nn.init.orthogonal_(layer.weight, std)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def masked_log_softmax(logits, legal):
+    """In float32; illegal entries get probability 0 exactly, and no gradient."""
+    logits = logits.float()
+    return logits.masked_fill(~legal, torch.finfo(logits.dtype).min).log_softmax(-1)
+
+
+class Agent(nn.Module):
+    """Embeddings for ids, a token per Pokémon, attention over the twelve, an LSTM over a battle's decisions, three heads.
+
+    A decision is two choices, one after the other: a turn's are slot 0 and slot 1 (45 each, joint number 45 · slot 0 + slot 1), a
+    preview's are the preview (90) and nothing. So every policy is a table of log-probs (B, 2, 90), padded with illegal entries.
+    A move's logit is made of what the situation asks for, of the move, of its target and of both together; a switch's of the
+    Pokémon that would come in: what is learned about a move or a Pokémon holds in every slot of every team.
+    """
+
+    def __init__(self, width=64, embedding_width=128, hidden_size=192, attention_heads=4):
+        super().__init__()
+        self.width, self.hidden_size, self.attention_heads = width, hidden_size, attention_heads
+        own, opp, active, history = (LAYOUT[name] for name in ("own", "opp", "active", "history"))
+        self.common, self.active_at, self.versus_at = len(opp.floats), opp.floats.index("active_a"), active.floats.index("move_1_vs_a")
+        self.move_numbers_at = opp.floats.index("move_1_power")
+
+        # One table for all vocabularies, one after another; columns that mean different things have rows of their own.
+        sizes = {"species": SIZES["species"], "ability": SIZES["abilities"], "item": SIZES["items"], "lost_item": SIZES["items"],
+                 "type": SIZES["types"], "tera_type": SIZES["types"], "move": SIZES["moves"], "actor": 5, "target": 5}  # fmt: skip
+        start = dict(zip(sizes, np.cumsum([0, *sizes.values()]).tolist()))
+        same = {"type_1": "type", "type_2": "type", "type_3": "type", "actor_species": "species", "target_species": "species"}
+        same |= {f"move_{i}": "move" for i in (1, 2, 3, 4)}
+        # A bag is a set of ids whose embeddings are summed: a Pokémon, an event of the last turns, a move of an active Pokémon.
+        bags = [[(group.int_index(row, name), name) for name in group.ints] for group in (own, opp, history) for row in range(group.rows)]
+        bags += [[(own.int_index(row, f"move_{i}"), "move")] for row in (0, 1) for i in (1, 2, 3, 4)]
+        constants = {
+            "bag_columns": torch.tensor([column for bag in bags for column, _ in bag]),
+            "bag_offsets": torch.tensor([start[same.get(name, name)] for bag in bags for _, name in bag], dtype=torch.int32),
+            "bag_starts": torch.tensor(np.cumsum([0, *map(len, bags)])[:-1], dtype=torch.int32),
+            "pairs_of_six": torch.tensor(PAIRS_OF_SIX),
+            "preview_pairs": torch.tensor([[PAIRS_OF_SIX.index((a, b)), PAIRS_OF_SIX.index((c, d))] for a, b, c, d in mdbo.PREVIEWS.tolist()]),
+            "parts": action_parts(),
+        }  # fmt: skip
+        for name, value in constants.items():
+            self.register_buffer(name, value, persistent=False)
+        self.table = nn.Parameter(torch.randn(sum(sizes.values()), embedding_width) * 0.1)
+
+        self.mon_ids, self.mon_numbers = linear(embedding_width, width, 1.0), linear(self.common, width, 1.0)
+        self.own_numbers, self.belief_numbers = linear(len(own.floats) - self.common, width), linear(len(LAYOUT["belief"].floats), width)
+        self.active_numbers = linear(len(active.floats), width, 1.0)
+        self.norm_attention, self.norm_feed, self.norm_out = nn.LayerNorm(width), nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.attention_out = linear(width, 3 * width, 1.0), linear(width, width, 0.5)
+        self.feed_in, self.feed_out = linear(width, 2 * width), linear(2 * width, width, 0.5)
+        self.history_in = linear(embedding_width + len(history.floats), width)
+        self.field_in = linear(len(LAYOUT["field"].floats), width)
+        self.core_in = linear(8 * width, hidden_size)
+        self.lstm_in, self.lstm_hidden = linear(hidden_size, 4 * hidden_size, 1.0), linear(hidden_size, 4 * hidden_size, 1.0)
+        with torch.no_grad():
+            self.lstm_in.bias[hidden_size : 2 * hidden_size] = 1.0  # remember, until there is a reason to forget
+
+        self.move_ids, self.move_numbers = linear(embedding_width, width, 1.0), linear(6 + 2, width, 1.0)
+        self.move_owner, self.target_key, self.switch_key = linear(width, width, 1.0), linear(width, width, 1.0), linear(width, width, 1.0)
+        self.hit_move, self.hit_foe = linear(width, NUM_HITS, 1.0), linear(width, NUM_HITS, 1.0)
+        self.hit_versus = nn.Parameter(torch.randn(NUM_HITS))
+        self.no_target, self.passing = nn.Parameter(torch.zeros(1, 1, width)), nn.Parameter(torch.zeros(1, 1, width))
+        self.tera_key = nn.Parameter(torch.randn(1, 1, width) * 0.1)
+        # What a slot asks for: of a move, of a target, of terastallizing, of who comes in, of a hit, and how much it wants to pass.
+        self.wants = [width] * 4 + [NUM_HITS, 1]
+        self.query = linear(hidden_size + width, sum(self.wants), 0.1)
+        self.given_slot_0 = linear(width, sum(self.wants), 0.1)
+        self.preview_key, self.preview_query = linear(width, 2 * width, 1.0), linear(hidden_size, 2 * width, 0.1)
+        self.value_out = linear(hidden_size, 1, 0.1)
+
+    def encode(self, ints, floats):
+        """ints (B, 196), floats (B, 1048) → the core's input (B, H) and what the heads point at:
+        own tokens (B, 6, W), the two that stand, the two behind them, foes (B, 2, W), moves (B, 2, 4, W), hits (B, 2, 4, 2, K)"""
+        batch, common = len(ints), self.common
+        own, opp, active, field, history, belief = (columns_of(floats, name) for name in LAYOUT)
+        # One look-up for everything: each would write a gradient as large as the table.
+        ids = ints[:, self.bag_columns].int() + self.bag_offsets
+        starts = torch.arange(batch, device=ints.device, dtype=torch.int32)[:, None] * ids.shape[1] + self.bag_starts
+        bags = F.embedding_bag(ids.flatten(), self.table, starts.flatten(), mode="sum").view(batch, len(self.bag_starts), -1)
+        mons, events, moves = bags.split([12, history.shape[1], 8], 1)
+
+        where = slice(self.active_at, self.active_at + 2)  # columns active_a, active_b
+        our_slots, their_slots = self.active_numbers(active).split(2, 1)  # (B, 2, W)
+        ours = torch.baddbmm(self.own_numbers(own[..., common:]), own[..., where], our_slots)
+        theirs = torch.baddbmm(self.belief_numbers(belief), opp[..., where], their_slots)
+        x = self.mon_ids(mons) + self.mon_numbers(torch.cat([own[..., :common], opp], 1)) + torch.cat([ours, theirs], 1)  # (B, 12, W)
+        q, k, v = self.qkv(self.norm_attention(x)).view(batch, 12, 3, self.attention_heads, -1).permute(2, 0, 3, 1, 4)
+        x = x + self.attention_out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(batch, 12, -1))
+        x = self.norm_out(x + self.feed_out(F.relu(self.feed_in(self.norm_feed(x)))))
+
+        our_tokens, their_tokens = x.split(6, 1)  # split, not slices: a slice's gradient is a tensor of zeros with a window
+        standing, bench, _ = our_tokens.split(2, 1)
+        foes = opp[..., where].mT @ their_tokens  # (B, 2, W), zero where nobody stands
+        events = F.relu(self.history_in(torch.cat([events, history], -1))).sum(1)
+        everything = [standing.flatten(1), foes.flatten(1), our_tokens.mean(1), their_tokens.mean(1), events]
+        core = F.relu(self.core_in(torch.cat([*everything, F.relu(self.field_in(field.squeeze(1)))], 1)))
+
+        numbers = own[:, :2, self.move_numbers_at : self.move_numbers_at + 24].reshape(batch, 2, 4, 6)
+        versus = active[:, :2, self.versus_at : self.versus_at + 8].reshape(batch, 2, 4, 2)
+        moves = self.move_ids(moves).view(batch, 2, 4, -1) + self.move_numbers(torch.cat([numbers, versus], -1))
+        moves = F.relu(moves + self.move_owner(standing)[:, :, None])  # (B, 2, 4, W)
+        hits = self.hit_move(moves)[:, :, :, None] + self.hit_foe(foes)[:, None, None] + versus[..., None] * self.hit_versus
+        return core, (our_tokens, standing, bench, foes, moves, F.relu(hits))
+
+    def unroll(self, core, state, first):
+        """core (T, B, H), state (2, B, H), first (T, B): where a battle begins → (T, B, H), state"""
+        hidden, cell = state
+        outputs = []
+        for gates_in, keep in zip(self.lstm_in(core).unbind(0), (~first).float()[..., None].unbind(0)):
+            hidden, cell = hidden * keep, cell * keep
+            i, f, g, o = (gates_in + self.lstm_hidden(hidden)).chunk(4, -1)
+            cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
+            hidden = o.sigmoid() * cell.tanh()
+            outputs.append(hidden)
+        return torch.stack(outputs), torch.stack([hidden, cell])
+
+    def pointers(self, hidden, things):
+        """→ queries of both slots (B, 1, …), what a target is (B, 5, W): own b, own a, none, foe a, foe b; who may come in (B, 4, W)"""
+        _, standing, bench, foes, _, _ = things
+        batch = len(hidden)
+        queries = self.query(torch.cat([hidden[:, None].expand(-1, 2, -1), standing], -1)).split(1, 1)
+        ours, theirs = self.target_key(torch.cat([standing.flip(1), foes], 1)).split(2, 1)
+        targets = torch.cat([ours, self.no_target.expand(batch, 1, -1), theirs], 1)
+        return queries, targets, self.switch_key(torch.cat([standing, bench], 1))
+
+    def slot_logits(self, query, moves, hits, targets, switches):
+        """query (B, Q, …), moves (B, 4, W), hits (B, 4, 2, K) of this slot → (B, Q, 45)"""
+        want_move, want_target, want_tera, want_switch, want_hit, want_pass = query.split(self.wants, -1)
+        scale = self.width**-0.5
+        both = (want_move @ moves.mT)[..., None] + (want_target @ targets.mT)[:, :, None] + (moves @ targets.mT)[:, None]  # (B, Q, 4, 5)
+        hit = (want_hit @ hits.flatten(1, 2).mT).unflatten(-1, (4, 2))
+        both = both * scale + F.pad(hit, (3, 0))  # a foe's column of target is 3 or 4
+        tera = both + (want_tera @ moves.mT)[..., None] * scale
+        return torch.cat([torch.cat([both, tera], -1).flatten(2), want_switch @ switches.mT * scale, want_pass], -1)
+
+    def slot_0_words(self, moves, targets, switches):
+        """(B, 15, W): a slot's action is said to the other slot as the sum of some of these, see action_parts()"""
+        batch = len(moves)
+        return torch.cat([moves, targets, self.tera_key.expand(batch, 1, -1), switches, self.passing.expand(batch, 1, -1)], 1)
+
+    def preview_logits(self, hidden, tokens):
+        """hidden (P, H), own tokens (P, 6, W) → (P, 90): a pair of leads and a pair behind them"""
+        lead, back = self.preview_key(tokens).chunk(2, -1)
+        first, second = self.pairs_of_six.T
+        want_lead, want_back = self.preview_query(hidden).chunk(2, -1)
+        scale = self.width**-0.5
+        lead = (F.relu(lead[:, first] + lead[:, second]) @ want_lead[..., None]).squeeze(-1) * scale  # (P, 15)
+        back = (F.relu(back[:, first] + back[:, second]) @ want_back[..., None]).squeeze(-1) * scale
+        return lead[:, self.preview_pairs[:, 0]] + back[:, self.preview_pairs[:, 1]]
+
+    def first_logits(self, hidden, things, preview, query, targets, switches):
+        """→ (B, 90): slot 0's 45, or the preview's 90"""
+        tokens, _, _, _, moves, hits = things
+        logits = F.pad(self.slot_logits(query, moves[:, 0], hits[:, 0], targets, switches).squeeze(1), (0, NUM_PREVIEW - NUM_SLOT))
+        rows = preview.nonzero().squeeze(1)
+        if len(rows):  # one decision in twelve
+            logits = logits.index_copy(0, rows, self.preview_logits(hidden[rows], tokens[rows]).to(logits.dtype))
+        return logits
+
+    def logprobs(self, hidden, things, preview, legal, actions):
+        """Log-probs of both choices, the second given the first that was taken.
+        hidden (B, H), preview (B,) bool, legal (B, 2, 90) given the action, actions (B,) → (B, 2, 90)"""
+        moves, hits = things[4:]
+        (query_0, query_1), targets, switches = self.pointers(hidden, things)
+        first = self.first_logits(hidden, things, preview, query_0, targets, switches)
+        said = self.parts[actions.clamp(max=NUM_JOINT - 1) // NUM_SLOT][:, None] @ self.slot_0_words(moves[:, 0], targets, switches)
+        second = self.slot_logits(query_1 + self.given_slot_0(said), moves[:, 1], hits[:, 1], targets, switches).squeeze(1)
+        return masked_log_softmax(torch.stack([first, F.pad(second, (0, NUM_PREVIEW - NUM_SLOT))], 1), legal)
+
+    def act(self, hidden, things, preview, joint, generator=None):
+        """Samples slot 0 (or the preview), then slot 1 given it. joint (B, 2025) bool: what is legal
+        → actions (B,), log-prob (B,), legal (B, 2, 90) given the action"""
+        moves, hits = things[4:]
+        table = joint.view(-1, NUM_SLOT, NUM_SLOT)
+        (query_0, query_1), targets, switches = self.pointers(hidden, things)
+        legal = joint.new_zeros(len(joint), 2, NUM_PREVIEW)
+        legal[:, 0, :NUM_SLOT] = table.any(2)
+        legal[preview, 0] = joint[preview, :NUM_PREVIEW]
+        first = masked_log_softmax(self.first_logits(hidden, things, preview, query_0, targets, switches), legal[:, 0])
+        # The largest of p / Exp(1) is a sample of p, and never one of probability 0.
+        action_0 = (first.exp() / torch.empty_like(first).exponential_(generator=generator)).argmax(-1)
+        slot_0 = action_0.clamp(max=NUM_SLOT - 1)
+        legal[:, 1, :NUM_SLOT] = table[torch.arange(len(joint), device=joint.device), slot_0]
+        legal[preview, 1] = (
+            torch.arange(NUM_PREVIEW, device=joint.device) == 0
+        )  # nothing is chosen after a preview: entry 0 stands for that
+        said = self.parts[slot_0][:, None] @ self.slot_0_words(moves[:, 0], targets, switches)
+        second = self.slot_logits(query_1 + self.given_slot_0(said), moves[:, 1], hits[:, 1], targets, switches).squeeze(1)
+        second = masked_log_softmax(second, legal[:, 1, :NUM_SLOT])
+        action_1 = (second.exp() / torch.empty_like(second).exponential_(generator=generator)).argmax(-1)
+        logprob = first.gather(1, action_0[:, None]) + second.gather(1, action_1[:, None])
+        return torch.where(preview, action_0, NUM_SLOT * action_0 + action_1), logprob.squeeze(1), legal
+
+    def joint_logprobs(self, hidden, things, preview, joint):
+        """The whole policy: (B, 2025), of a preview in the first 90, finfo.min where illegal. Its argmax is greedy play."""
+        moves, hits = things[4:]
+        table = joint.view(-1, NUM_SLOT, NUM_SLOT)
+        (query_0, query_1), targets, switches = self.pointers(hidden, things)
+        legal = torch.where(preview[:, None], joint[:, :NUM_PREVIEW], F.pad(table.any(2), (0, NUM_PREVIEW - NUM_SLOT)))
+        first = masked_log_softmax(self.first_logits(hidden, things, preview, query_0, targets, switches), legal)
+        said = self.parts @ self.slot_0_words(moves[:, 0], targets, switches)  # (B, 45, W)
+        second = self.slot_logits(query_1 + self.given_slot_0(said), moves[:, 1], hits[:, 1], targets, switches)  # (B, 45, 45)
+        both = (first[:, :NUM_SLOT, None] + masked_log_softmax(second, table)).flatten(1)
+        both = torch.where(preview[:, None], F.pad(first, (0, NUM_JOINT - NUM_PREVIEW)), both)
+        return both.masked_fill(~joint, torch.finfo(both.dtype).min)
+
+    def win_logit(self, hidden):
+        """The log-odds of winning (B,): the state's value is 2 · sigmoid − 1."""
+        return self.value_out(hidden).squeeze(-1).float()
+
+
+def action_parts():
+    """(45, 15): which words say a slot's action: four moves, five targets, tera, four switches, pass"""
+    parts = torch.zeros(NUM_SLOT, 4 + 5 + 1 + 4 + 1)
+    for action in range(NUM_SLOT):
+        slot = mdbo.decode_slot(action)
+        if slot.move is not None:
+            parts[action, slot.move] = parts[action, 4 + slot.target + 2] = 1.0
+            parts[action, 9] = float(slot.tera)
+        else:
+            parts[action, 14 if slot.switch is None else 10 + slot.switch] = 1.0
+    return parts
+
+
+# --8<-- [end:network]
+
+
+def make_agent(settings):
+    return Agent(settings["width"], settings["embedding_width"], settings["lstm_size"], settings["attention_heads"])
+
+
+# ------------------------------------------------------------------------------------------------------------- sequences
+
+
+def columns_of_rows(array, name, kind):
+    """A view (N, rows, columns) of a group's columns in all ints or floats of a batch"""
+    group = LAYOUT[name]
+    at, columns = (group.int_at, group.ints) if kind == "ints" else (group.float_at, group.floats)
+    return array[:, at : at + group.rows * len(columns)].reshape(len(array), group.rows, -1)
+
+
+def shuffle_teams(rows, stream_of_row, num_streams, rng):
+    """Permutes, in place, the own six at team preview with its label, and the opponent's six through the whole battle.
+
+    In a turn the order of the own ones is part of the question (slot a, slot b, who may come in), so it stays."""
+    order = rng.permuted(np.tile(np.arange(6), (num_streams, 1)), axis=1)[stream_of_row]  # (N, 6): old place of each new row
+    for name, kind in (("opp", "ints"), ("opp", "floats"), ("belief", "floats")):
+        view = columns_of_rows(rows[kind], name, kind)
+        view[:] = np.take_along_axis(view, order[:, :, None], 1)
+    place = np.argsort(order, 1)  # new place of each old row
+    standing = columns_of_rows(rows["ints"], "active", "ints")[:, 2:, LAYOUT["active"].ints.index("row")]  # 1–6, 0 nobody
+    standing[:] = np.where(standing > 0, np.take_along_axis(place, np.maximum(standing - 1, 0), 1) + 1, 0)
+
+    preview = np.flatnonzero(rows["kind"] == PREVIEW)
+    preview = preview[rows["slots"][preview].all((1, 2))]  # a team of fewer than six stays: its missing rows are no Pokémon
+    order = rng.permuted(np.tile(np.arange(6), (len(preview), 1)), axis=1)
+    for kind in ("ints", "floats"):
+        part = rows[kind][preview]
+        view = columns_of_rows(part, "own", kind)
+        view[:] = np.take_along_axis(view, order[:, :, None], 1)
+        rows[kind][preview] = part
+    place = np.argsort(order, 1)
+    lineup = np.take_along_axis(place, mdbo.PREVIEWS[rows["action"][preview]], 1).reshape(-1, 2, 2)
+    rows["action"][preview] = LINEUP_NUMBER[tuple(np.sort(lineup, 2).reshape(-1, 4).T)]
+
+
+LINEUP_NUMBER = np.full((6, 6, 6, 6), -1, np.int16)
+LINEUP_NUMBER[tuple(mdbo.PREVIEWS.T)] = np.arange(len(mdbo.PREVIEWS))
+
+
+def make_batch(demos, numbers, device, rng=None):
+    """Streams, longest first → what the network takes. Rows are flat, in the order of streams; `at` is their place in (T, B)."""
+    numbers = numbers[np.argsort(-demos.streams["length"][numbers], kind="stable")]
+    lengths, rows = demos.streams["length"][numbers], demos.rows(numbers)
+    stream = np.repeat(np.arange(len(numbers)), lengths)
+    if rng is not None:
+        shuffle_teams(rows, stream, len(numbers), rng)
+    time_step = np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    action, preview = rows["action"].astype(np.int64), rows["kind"] == PREVIEW
+    joint = demonstrations.joint_mask(rows)
+    table, legal = joint.reshape(-1, NUM_SLOT, NUM_SLOT), np.zeros((len(rows), 2, NUM_PREVIEW), bool)
+    legal[:, 0, :NUM_SLOT] = table.any(2)
+    legal[:, 1, :NUM_SLOT] = table[np.arange(len(rows)), np.where(preview, 0, action // NUM_SLOT)]
+    legal[preview, 0], legal[preview, 1] = joint[preview, :NUM_PREVIEW], np.arange(NUM_PREVIEW) == 0
+    arrays = {
+        "ints": np.ascontiguousarray(rows["ints"]), "floats": rows["floats"].astype(np.float32), "preview": preview, "legal": legal, "joint": joint,
+        "actions": action, "known": (rows["known"][:, None] & np.array([demonstrations.FIRST, demonstrations.SECOND], np.uint8)) > 0,
+        "outcome": demos.streams["outcome"][numbers][stream], "at": time_step * len(numbers) + stream,
+    }  # fmt: skip
+    return int(lengths.max()), len(numbers), {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
+
+
+def forward(agent, length, width, batch):
+    """→ hidden (N, H) after each decision of each stream, and what the heads point at"""
+    core, things = agent.encode(batch["ints"], batch["floats"])
+    padded = core.new_zeros(length * width, core.shape[1]).index_copy(0, batch["at"], core).view(length, width, -1)
+    state, first = core.new_zeros(2, width, core.shape[1]), torch.zeros(length, width, dtype=torch.bool, device=core.device)
+    hidden, _ = agent.unroll(padded, state, first)
+    return hidden.flatten(0, 1)[batch["at"]], things
+
+
+def cloning_losses(agent, hidden, things, batch):
+    """→ cross-entropy of both choices, where they are known, and of the win prediction, where the outcome is"""
+    logprobs = agent.logprobs(hidden, things, batch["preview"], batch["legal"], batch["actions"])  # (N, 2, 90)
+    first = torch.where(batch["preview"], batch["actions"], batch["actions"] // NUM_SLOT)
+    second = torch.where(batch["preview"], 0, batch["actions"] % NUM_SLOT)
+    taken = logprobs.gather(2, torch.stack([first, second], 1)[:, :, None]).squeeze(2)  # (N, 2)
+    # Not a product: what is not known may be illegal, and finfo.min · 0 is fine but finfo.min · 0.5 is not.
+    policy_loss = -torch.where(batch["known"], taken, 0.0).sum() / batch["known"].any(1).sum().clamp(min=1)
+    decided = ~batch["outcome"].isnan()
+    losses = F.binary_cross_entropy_with_logits(agent.win_logit(hidden), batch["outcome"].nan_to_num(0.5), reduction="none")
+    return policy_loss, torch.where(decided, losses, 0.0).sum() / decided.sum().clamp(min=1)
+
+
+def batches_of(demos, numbers, rows, rng):
+    """Streams of like length together, about `rows` decisions a batch: little is padding, and the order is random."""
+    numbers = numbers[np.argsort(demos.streams["length"][numbers] + rng.random(len(numbers)), kind="stable")]
+    ends = np.cumsum(demos.streams["length"][numbers])
+    parts = np.split(numbers, np.searchsorted(ends, np.arange(rows, ends[-1], rows)))
+    parts = [part for part in parts if len(part)]
+    return [parts[i] for i in rng.permutation(len(parts))]
+
+
+# ----------------------------------------------------------------------------------------------- evaluation, checkpoints
+
+
+@torch.no_grad()
+def validate(agent, demos, numbers, device, minibatch_size):
+    """Held-out battles: losses, and how often the expert's action is the likeliest, or among the three likeliest."""
+    sums = {}
+
+    def count(name, hits, among):
+        good, total = sums.get(name, (0.0, 0.0))
+        sums[name] = (good + float(hits[among].float().sum()), total + float(among.sum()))
+
+    for part in batches_of(demos, numbers, minibatch_size, np.random.default_rng(0)):
+        length, width, batch = make_batch(demos, part, device)
+        hidden, things = forward(agent, length, width, batch)
+        policy_loss, value_loss = cloning_losses(agent, hidden, things, batch)
+        actions, preview, known = batch["actions"], batch["preview"], batch["known"]
+        whole = known.all(1)
+        count("losses/valid_policy_loss", policy_loss.expand(len(whole)), known.any(1))
+        count("losses/valid_value_loss", value_loss.expand(len(whole)), ~batch["outcome"].isnan())
+        best = agent.joint_logprobs(hidden, things, preview, batch["joint"]).topk(3).indices  # (N, 3)
+        right, top3 = best[:, 0] == actions, (best == actions[:, None]).any(1)
+        for name, among in (("turn", whole & ~preview), ("preview", whole & preview)):
+            count(f"charts/{name}_accuracy", right, among)
+            count(f"charts/{name}_top3", top3, among)
+        count("charts/slot_0_accuracy", best[:, 0] // NUM_SLOT == actions // NUM_SLOT, known[:, 0] & ~preview)
+        count("charts/slot_1_accuracy", best[:, 0] % NUM_SLOT == actions % NUM_SLOT, known[:, 1] & ~preview)
+        decided = (batch["outcome"] - 0.5).abs() > 0.25
+        count("charts/win_accuracy", (agent.win_logit(hidden) > 0) == (batch["outcome"] > 0.5), decided)
+    return {name: good / total for name, (good, total) in sums.items() if total}
+
+
+class Player:
+    """A policy as a player for `play_battles`; its memory of a battle is kept by seat."""
+
+    def __init__(self, agent, seed=1, deterministic=False):
+        self.agent, self.deterministic = agent, deterministic
+        self.generator = torch.Generator().manual_seed(seed)
+        self.states = torch.zeros(0, 2, 2, agent.hidden_size)  # by key: before and after the seat's last decision
+
+    @torch.no_grad()
+    def act(self, batch, rows):
+        keys, preview = torch.from_numpy(batch.key[rows]).long(), torch.from_numpy(batch.kind[rows] == PREVIEW)
+        if len(keys) and keys.max() >= len(self.states):
+            self.states = torch.cat([self.states, torch.zeros(int(keys.max()) + 1 - len(self.states), *self.states.shape[1:])])
+        retry = torch.from_numpy(batch.retry[rows].copy())
+        before = torch.where(retry[:, None, None], self.states[keys, 0], self.states[keys, 1])  # (B, 2, H)
+        core, things = self.agent.encode(torch.from_numpy(batch.ints[rows]), torch.from_numpy(batch.floats[rows]))
+        hidden, after = self.agent.unroll(core[None], before.transpose(0, 1), preview[None])
+        self.states[keys, 0], self.states[keys, 1] = before, after.transpose(0, 1)
+        joint = torch.from_numpy(batch.mask[rows])
+        if self.deterministic:
+            return self.agent.joint_logprobs(hidden[0], things, preview, joint).argmax(1).numpy()
+        return self.agent.act(hidden[0], things, preview, joint, self.generator)[0].numpy()
+
+
+def evaluate(args, agent, battles):
+    """Against the scripted players, on held-out teams: the share of battles won and its 95 % interval (Wilson)."""
+    policy, metrics = copy.deepcopy(agent).cpu().eval(), {}
+    for name in BASELINES:
+        player = Player(policy, args.seed, args.deterministic)
+        scores, _ = play_battles(player, name, battles, args.battle_format, seed=args.seed + 7919)
+        rate, low, high = run.wilson(float(scores.mean()), battles)
+        metrics |= {f"eval/{name}": rate, f"eval/{name}_low": low, f"eval/{name}_high": high, f"eval/{name}_n": battles}
+    return metrics
+
+
+def save_model(path, agent, args):
+    metadata = {
+        "game": "vgc", "contract_hash": contract.contract_hash(), "action_space": contract.ACTION_SPACE,
+        "battle_format": normalize_format(args.battle_format),
+    }  # fmt: skip
+    run.save_model(path, agent.state_dict(), {}, metadata, args, __file__)
+
+
+def load_model(path):
+    """A run's folder or a model.zip → (agent, metadata)"""
+    weights, metadata = run.read_model(path)
+    if metadata.get("contract_hash") != contract.contract_hash():
+        raise SystemExit(
+            f"{path} was trained on contract {metadata.get('contract_hash')}, not {contract.contract_hash()}: it cannot play here."
+        )
+    try:
+        agent = make_agent(metadata["args"]).eval()
+        agent.load_state_dict(weights)
+    except (RuntimeError, KeyError) as error:
+        raise SystemExit(f"{path} is of another network than this script's: {error}") from None
+    return agent, metadata
+
+
+def mean_losses(losses):
+    names = ("losses/policy_loss", "losses/value_loss", "losses/grad_norm")
+    return dict(zip(names, torch.stack(losses).mean(0).tolist())) if losses else {}
+
+
+def find_sets(args):
+    """The folders to learn from: the run's own, the ones that were named, or all of the format."""
+    own = [args.collect_set] * bool(args.collect) + [f"{args.collect_set}__replays"] * bool(args.replays)
+    if own or args.data:
+        return [*own, *args.data]
+    everything = Path(args.data_dir) / f"vgc_{normalize_format(args.battle_format)}"
+    found = sorted(str(path.parent) for path in everything.glob("*/index.json"))
+    if not found:
+        raise SystemExit(f"There are no demonstrations in {everything}: make some with --collect N or --replays DIR.")
+    return found
+
+
+if __name__ == "__main__":
+    start_time = time.time()
+    args = run.parse_args(Args, {})
+    checkpoint = run.load_checkpoint(args.resume) if args.resume else None
+    try:
+        normal_format = normalize_format(args.battle_format)
+    except ValueError as error:
+        raise SystemExit(str(error)) from None
+    if (args.collect or args.replays) and not args.collect_set:
+        args.collect_set = str(Path(args.data_dir) / f"vgc_{normal_format}" / f"{args.exp_name}__{args.seed}__{int(time.time())}")
+    sets = find_sets(args)
+    run_dir = run.make_run_folder(args, __file__)
+    device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if args.device == "auto" else args.device)
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(args.seed)
+
+    agent = make_agent(vars(args)).to(device)
+    optimizer = torch.optim.AdamW(agent.parameters(), lr=args.learning_rate, weight_decay=args.weight_decay, fused=True)
+    amp_dtype, amp_enabled = run.choose_amp(args.amp, device)
+    scaler = torch.amp.GradScaler(device.type, enabled=amp_enabled and amp_dtype == torch.float16)
+    epoch, position, global_step, best, elapsed, collect_time = 0, 0, 0, math.inf, 0.0, 0.0
+    if checkpoint:
+        try:
+            agent.load_state_dict(checkpoint["agent"])
+            optimizer.load_state_dict(checkpoint["optimizer"])
+        except (RuntimeError, ValueError) as error:
+            raise SystemExit(f"The checkpoint is of another network than these settings describe: {error}") from None
+        scaler.load_state_dict(checkpoint["scaler"])
+        epoch, position, global_step, best, elapsed, collect_time = checkpoint["progress"]
+
+    def save_checkpoint():
+        state = {
+            "agent": agent.state_dict(), "optimizer": optimizer.state_dict(), "scaler": scaler.state_dict(),
+            "progress": [epoch, position, global_step, best, elapsed + time.time() - start_time, collect_time],
+        }  # fmt: skip
+        run.write_atomically(run_dir / "checkpoint.pt", lambda path: torch.save(state, path))
+        save_model(run_dir / "last.zip", agent, args)
+
+    def progress(part=0.0):
+        """The finished share of the training; collecting takes its time from --max-minutes, not from the schedule."""
+        seconds, limit = elapsed + time.time() - start_time - collect_time, 60 * args.max_minutes - collect_time
+        return max((epoch + part) / args.epochs, seconds / max(limit, 1e-8) if args.max_minutes else 0.0)
+
+    stopping = []
+
+    def stop(*_):
+        if stopping:
+            raise KeyboardInterrupt
+        stopping.append(True)
+        print("Stopping after this step; Ctrl-C again to stop at once.", flush=True)
+
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)
+    save_checkpoint()
+    if args.collect:
+        show = CollectingView(args.collect)
+        try:
+            collect(
+                args.collect_set, normal_format, args.collect_experts, args.collect_teams, args.collect, args.seed, args.num_workers,
+                show, stopping,
+            )  # fmt: skip
+        except ValueError as error:
+            raise SystemExit(str(error)) from None
+        finally:
+            show.close()
+    if args.replays and not stopping and not (Path(sets[args.collect > 0]) / "index.json").exists():
+        try:
+            read, left_out = collect_replays(args.replays, sets[args.collect > 0], normal_format)
+        except ValueError as error:
+            raise SystemExit(str(error)) from None
+        print(f"{read} replays read, {len(left_out)} left out", *left_out, sep="\n  ", flush=True)
+    if stopping or not args.epochs:
+        save_checkpoint()
+        print(f"The demonstrations are in {', '.join(sets)}; go on with --resume {run_dir}", flush=True)
+        raise SystemExit(0)
+
+    try:
+        demos = demonstrations.Demonstrations(sets, normal_format)
+    except ValueError as error:
+        raise SystemExit(str(error)) from None
+    # Split by battle, not by stream: what one player saw tells how the other's battle goes. The split is the same in every epoch.
+    held_out = np.random.default_rng(args.seed).random(demos.battles)[demos.streams["game"]] < args.valid_fraction
+    train, valid = np.flatnonzero(~held_out), np.flatnonzero(held_out)
+    if not len(train) or not len(valid):
+        raise SystemExit(f"{demos.battles} battles are too few to keep {args.valid_fraction:.0%} for validation: collect more.")
+    rows_of_epoch = int(demos.streams["length"][train].sum())
+    print(f"{demos.battles:,} battles: {rows_of_epoch:,} decisions to learn from, {len(valid):,} streams held out", flush=True)
+    logger = run.Logger(args, run_dir, global_step)
+    collect_time = collect_time or elapsed + time.time() - start_time
+    train_start, first_step, losses, log_time = time.time(), global_step, [], time.time()
+
+    try:
+        while progress() < 1.0 and not stopping:
+            batches = batches_of(demos, train, args.minibatch_size, np.random.default_rng([args.seed, epoch]))
+            while position < len(batches) and progress(position / len(batches)) < 1.0 and not stopping:
+                rng = np.random.default_rng([args.seed, epoch, position]) if args.shuffle_teams else None
+                length, width, batch = make_batch(demos, batches[position], device, rng)
+                lr = args.learning_rate + (args.learning_rate_final - args.learning_rate) * min(progress(position / len(batches)), 1.0)
+                optimizer.param_groups[0]["lr"] = lr
+                with torch.autocast(device.type, amp_dtype, enabled=amp_enabled):
+                    policy_loss, value_loss = cloning_losses(agent, *forward(agent, length, width, batch), batch)
+                    loss = policy_loss + args.vf_coef * value_loss
+                optimizer.zero_grad()
+                scaler.scale(loss).backward()
+                scaler.unscale_(optimizer)
+                grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm)
+                scaler.step(optimizer)
+                scaler.update()
+                losses.append(torch.stack([policy_loss, value_loss, grad_norm]).detach())
+                global_step, position = global_step + len(batch["actions"]), position + 1
+                if time.time() - log_time > 10:
+                    metrics = {"charts/SPS": (global_step - first_step) / (time.time() - train_start), "charts/learning_rate": lr}
+                    logger.write(metrics | mean_losses(losses), global_step, progress(position / len(batches)))
+                    losses, log_time = [], time.time()
+            epoch, position = (epoch + 1, 0) if position == len(batches) else (epoch, position)
+            metrics = {"charts/epoch": epoch, **mean_losses(losses), **validate(agent, demos, valid, device, args.minibatch_size)}
+            if not math.isfinite(metrics["losses/valid_policy_loss"]):
+                raise SystemExit("The loss is not finite. The last good state is in the checkpoint; try a smaller --learning-rate.")
+            if metrics["losses/valid_policy_loss"] < best:
+                best = metrics["losses/valid_policy_loss"]
+                save_model(run_dir / "model.zip", agent, args)
+            if args.eval_epochs and position == 0 and epoch % args.eval_epochs == 0 and progress() < 1.0:
+                metrics |= evaluate(args, agent, args.eval_battles)
+            logger.write(metrics, global_step, progress())
+            losses, log_time = [], time.time()
+            save_checkpoint()
+        if not stopping and args.final_battles:
+            metrics = evaluate(args, load_model(run_dir)[0], args.final_battles)
+            logger.write(metrics | {"stats/collect_minutes": collect_time / 60}, global_step, 1.0)
+    finally:
+        logger.close()
+        print(f"The best model is in {run_dir}/model.zip, the last one in last.zip; go on with --resume {run_dir}", flush=True)
