@@ -80,8 +80,8 @@ class Args:
     """name of the game in the run's folder"""
     battle_format: str = "gen9vgc2023regulationc"
     """the VGC format; old spellings are understood"""
-    teams: str = "shipped"
-    """training teams: shipped, generated, or a folder of PokePaste files"""
+    teams: tuple[str, ...] = ("shipped", "generated")
+    """training teams, each source equally often: shipped, generated, or folders of PokePaste files"""
     open_team_sheets: bool = True
     """both sheets are known from team preview on, as in official play"""
     turn_cap: int = 100
@@ -100,6 +100,8 @@ class Args:
     """Node processes per actor; with 2 an actor decides for one half while the other half is simulated"""
     buffer_size: int = 2048
     """decisions per rollout"""
+    actor_nice: int = 10
+    """niceness of actor processes and their simulators: where cores are few, the learner comes first and is less behind"""
     max_policy_lag: int = 4
     """rollouts that are more updates behind than this are thrown away"""
     ray_address: str = ""
@@ -118,7 +120,7 @@ class Args:
     """with --bc-model: updates that train the value head only, since a clone's predicts the games of others"""
     learning_rate: float = 3e-4
     """Adam's step size"""
-    learning_rate_final: float = 3e-4
+    learning_rate_final: float = 1e-4
     """its value at the end of the run (linear)"""
     gamma: float = 0.99
     """discount"""
@@ -130,7 +132,7 @@ class Args:
     """gradient steps per pass over them"""
     update_epochs: int = 10
     """passes over a rollout"""
-    target_kl: float = 0.02
+    target_kl: float = 0.01
     """no further pass once the policy has moved this far from the one that played (mean KL), 0 = always all passes"""
     sequence_length: int = 16
     """steps through which gradients flow back (truncated BPTT); the state before each chunk is stored"""
@@ -158,7 +160,7 @@ class Args:
     """share of battles against poke-env's RandomPlayer"""
     max_power_fraction: float = 0.1
     """share of battles against MaxBasePowerPlayer"""
-    heuristics_fraction: float = 0.2
+    heuristics_fraction: float = 0.25
     """share of battles against SimpleHeuristicsPlayer"""
     past_fraction: float = 0.15
     """share of battles against past selves, once there are some"""
@@ -170,7 +172,7 @@ class Args:
     """league members an actor fights at a time (one batched forward pass each)"""
 
     # --- evaluation and checkpoints
-    eval_frequency: int = 100
+    eval_frequency: int = 40
     """updates between evaluations against the scripted players, each with a model in the run's folder; 0 = only at the end"""
     eval_battles: int = 100
     """battles per evaluation and scripted player"""
@@ -551,8 +553,11 @@ MAX_EPISODES = 4096  # per rollout
 
 def make_env(args, index, episodes=None):
     opponents = {"random": args.random_fraction, "max_power": args.max_power_fraction, "heuristics": args.heuristics_fraction}
+    pools = [TeamPool(source, args.battle_format).packed for source in args.teams]
+    # Sixteen shipped teams are soon known by heart; the generated ones keep held-out teams from being a shock.
+    teams = [team for pool in pools for team in pool * (max(map(len, pools)) // len(pool))]
     return VGCVecEnv(
-        args.num_battles, args.num_sims, args.battle_format, TeamPool(args.teams, args.battle_format), args.open_team_sheets,
+        args.num_battles, args.num_sims, args.battle_format, teams, args.open_team_sheets,
         args.seed * 1000 + index, args.turn_cap, args.reward_faint, args.reward_hp,
         {name: share for name, share in opponents.items() if share > 0}, episodes=episodes,
     )  # fmt: skip
@@ -608,6 +613,8 @@ class Actor:
         seed, seats = args.seed * 1000 + index, 2 * args.num_battles
         self.args, self.index = args, index
         self.rng, self.generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
+        if args.num_workers:
+            os.nice(args.actor_nice)
         self.env, self.waiting = make_env(args, index), None
         self.agent = make_agent(vars(args)).eval()
         self.members = {}  # serial number of a league member → its policy, copied when first needed
@@ -1025,7 +1032,7 @@ if __name__ == "__main__":
         """The models beside the results let a run be compared with its own past."""
         (run_dir / "models").mkdir(exist_ok=True)
         save_model(run_dir / "models" / f"{global_step}.zip", agent, args)
-        return evaluate(args, agent, battles)
+        return evaluate(args, agent, battles) if battles else {}
 
     def progress(seconds):
         return max(global_step / args.total_timesteps, seconds / 60 / args.max_minutes if args.max_minutes else 0.0)

@@ -1,0 +1,199 @@
+"""Plays a VGC model on a Showdown server: accepts challenges, sends them, or climbs the ladder. Every battle's replay is kept.
+
+    python cleanrl_games/tools/play_showdown.py runs/<run> --server ws://127.0.0.1:8000 --accept --battles 10
+
+    server ◄── websocket ──► VGCPlayer (envs/vgc/player.py) ──► observation, mask ──► the model's network ──► choice
+                                └──► --replays: a .log and an .html for each battle
+
+A local server: `python -m cleanrl_games.envs.vgc servers`. A public one needs an account (--username, and its password in the
+environment variable SHOWDOWN_PASSWORD) and its rules allow bots or not: ask first.
+"""
+
+import asyncio
+import dataclasses
+import os
+import random
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # before torch: AMX bf16 crashes on some machines
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import torch
+import tyro
+import websockets
+from poke_env import AccountConfiguration, ServerConfiguration
+from poke_env.teambuilder import Teambuilder
+
+from cleanrl_games.envs.vgc import PREVIEW, TeamPool, VGCPlayer
+from cleanrl_games.envs.vgc.teams import TeamError
+from cleanrl_games.tools import models
+
+AUTHENTICATION = "https://play.pokemonshowdown.com/action.php?"  # only ever asked when there is a password
+LOGIN_SECONDS = 15.0
+
+
+class PlayError(Exception):
+    """Battles cannot be played. The message is a sentence for the user."""
+
+
+@dataclasses.dataclass
+class Args:
+    model: tyro.conf.Positional[str]
+    """a model.zip or run folder of a VGC script"""
+    server: str = "ws://127.0.0.1:8000"
+    """address of the server's websocket; /showdown/websocket is added when it has no path"""
+    accept: bool = False
+    """accept challenges, from anybody"""
+    challenge: str = ""
+    """challenge this player"""
+    ladder: bool = False
+    """play on the ladder"""
+    battles: int = 1
+    """battles to play"""
+    battle_format: str = ""
+    """the VGC format, empty = the one the model was trained in"""
+    teams: str = "shipped"
+    """teams to play with, drawn anew for each battle: shipped (the training ones), or a folder of PokePaste files"""
+    open_team_sheets: bool = True
+    """agree to open team sheets where the format asks"""
+    username: str = ""
+    """name on the server, empty = made from the model's; the password of a registered one is read from SHOWDOWN_PASSWORD"""
+    replays: str = "replays"
+    """folder for the replays"""
+    deterministic: bool = True
+    """play the likeliest action instead of sampling"""
+    seed: int = 1
+    """seed of teams and dice"""
+    trust_source: bool = False
+    """rebuild a model with the script.py beside it when no script here has its hash; this runs that file's code"""
+
+
+class Policy:
+    """The model as `policy(ints, floats, mask, kind, state) -> action, state` of VGCPlayer; the state is the LSTM's memory."""
+
+    def __init__(self, agent, deterministic, seed):
+        self.agent, self.deterministic = agent, deterministic
+        self.generator = torch.Generator().manual_seed(seed)
+
+    @torch.no_grad()
+    def __call__(self, ints, floats, mask, kind, state):
+        preview, joint = torch.tensor([kind == PREVIEW]), torch.from_numpy(mask)[None]
+        state = torch.zeros(2, 1, self.agent.hidden_size) if state is None else state
+        core, things = self.agent.encode(torch.as_tensor(ints)[None], torch.as_tensor(floats)[None])
+        hidden, state = self.agent.unroll(core[None], state, preview[None])
+        if self.deterministic:
+            action = self.agent.joint_logprobs(hidden[0], things, preview, joint).argmax(1)
+        else:
+            action = self.agent.act(hidden[0], things, preview, joint, self.generator)[0]
+        return int(action), state
+
+
+class DrawnTeams(Teambuilder):
+    def __init__(self, pool, seed):
+        self.pool, self.rng = pool, random.Random(seed)
+
+    def yield_team(self):
+        return self.pool.sample(self.rng).packed
+
+
+def websocket_address(server):
+    parts = urlsplit(server)
+    if parts.scheme not in ("ws", "wss") or not parts.hostname:
+        raise PlayError(
+            f"--server {server} is no websocket address: it should look like ws://127.0.0.1:8000 or wss://host/showdown/websocket."
+        )
+    return server if parts.path.strip("/") else f"{server.rstrip('/')}/showdown/websocket"
+
+
+async def check_server(address):
+    """Says at once that nobody is there; poke-env would wait for ever."""
+    try:
+        async with websockets.connect(address, open_timeout=10):
+            pass
+    except (OSError, TimeoutError, websockets.exceptions.WebSocketException) as error:
+        raise PlayError(
+            f"No Showdown server answers at {address} ({type(error).__name__}: {error}). Start one with "
+            "`python -m cleanrl_games.envs.vgc servers`, or correct --server."
+        ) from None
+
+
+async def play(player, args):
+    """The battles that were asked for, or a PlayError when the server refuses the name or goes away in mid-battle."""
+    client = player.ps_client
+    try:
+        await client.wait_for_login(0.05, LOGIN_SECONDS)
+    except AssertionError:
+        raise PlayError(
+            f"The server did not let {player.username!r} in within {LOGIN_SECONDS:.0f} s: the name may be taken or registered. "
+            "Choose another --username, or set SHOWDOWN_PASSWORD."
+        ) from None
+    if args.challenge:
+        battles = player.send_challenges(args.challenge, args.battles)
+    elif args.ladder:
+        battles = player.ladder(args.battles)
+    else:
+        battles = player.accept_challenges(None, args.battles)
+    task = asyncio.ensure_future(battles)
+    while not task.done():
+        await asyncio.wait({task}, timeout=0.5)
+        if client._listening_coroutine.done() and not task.done():
+            task.cancel()
+            raise PlayError(
+                f"The connection to {client.websocket_url} was lost after {player.n_finished_battles} of {args.battles} battles; "
+                f"replays of those are in {args.replays}."
+            )
+    await task
+
+
+def make_player(args):
+    if sum([args.accept, bool(args.challenge), args.ladder]) != 1:
+        raise PlayError("Say how to find opponents, one of: --accept, --challenge NAME, --ladder.")
+    if args.battles < 1:
+        raise PlayError(f"--battles should be at least 1, found {args.battles}.")
+    address = websocket_address(args.server)
+    asyncio.run(check_server(address))
+    model = models.load(args.model, "vgc", args.trust_source)
+    battle_format = args.battle_format or model.metadata["battle_format"]
+    pool = TeamPool(args.teams, battle_format)
+    torch.set_num_threads(1)
+    name = args.username or f"cg {model.name}"[:18]
+    return VGCPlayer(
+        Policy(model.agent, args.deterministic, args.seed),
+        battle_format=pool.battle_format,
+        open_team_sheets=args.open_team_sheets,
+        save_logs=args.replays,
+        team=DrawnTeams(pool, args.seed),
+        account_configuration=AccountConfiguration(name, os.environ.get("SHOWDOWN_PASSWORD") or None),
+        server_configuration=ServerConfiguration(address, AUTHENTICATION),
+        log_level=40,
+    )
+
+
+async def run(player, args):
+    what = f"challenges {args.challenge}" if args.challenge else "plays the ladder" if args.ladder else "waits for challenges"
+    print(f"{player.username} {what} at {player.ps_client.websocket_url}, {player.format}", flush=True)
+    try:
+        await play(player, args)
+    finally:
+        if not player.ps_client._listening_coroutine.done():
+            await player.ps_client.stop_listening()
+    print(f"{player.n_won_battles} won, {player.n_lost_battles} lost, {player.n_tied_battles} tied; replays in {args.replays}", flush=True)
+
+
+def main(argv=None):
+    args = tyro.cli(Args, args=argv, description=__doc__)
+    try:
+        asyncio.run(run(make_player(args), args))
+    except (PlayError, models.ModelError, TeamError, RuntimeError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("Stopped; battles under way are left to the server's timer.", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
