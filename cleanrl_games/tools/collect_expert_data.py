@@ -193,7 +193,7 @@ class Collector:
             observation, info = step[0], step[4]
         meta = describe(env, expert=args.expert, noise=args.noise, seed=seed, **({"quest_seed": job["world"]} if is_quest else {}))
         write_episode(Path(args.output_dir) / episode_name(job["number"]), recording, meta, args.compression)
-        return {"steps": len(recording.actions), "milestones": info["milestones_reached"], "success": recording.terminated}
+        return {"steps": len(recording.actions)}
 
 
 def next_number(folder):
@@ -207,11 +207,17 @@ def remove_halves(folder):
         path.unlink(missing_ok=True)
 
 
+def summary(path):
+    """Of a whole file: one may have been finished in the very moment of Ctrl-C, and it counts."""
+    episode = read_episode(path)
+    return {"steps": len(episode), "milestones": episode.infos[-1]["milestones_reached"], "success": bool(episode.terminated[-1])}
+
+
 def collect(args):
     """→ results, one per whole episode"""
     folder, worlds = Path(args.output_dir), parse_worlds(args.worlds)
     folder.mkdir(parents=True, exist_ok=True)
-    first, results, dropped = next_number(folder), [], 0
+    first, done, dropped = next_number(folder), 0, 0
     workers = Workers(min(args.num_workers, args.episodes), Collector, args)
     try:
         for index in range(args.episodes):
@@ -225,12 +231,12 @@ def collect(args):
                         dropped += 1
                         if dropped > 3 + args.episodes:
                             raise SystemExit(
-                                f"{dropped} episodes had to be dropped: stopping. The {len(results)} whole ones are in {folder}."
+                                f"{dropped} episodes had to be dropped: stopping. The {done} whole ones are in {folder}."
                             )
                         workers.submit({**job, "attempt": job["attempt"] + 1})
                         continue
-                    results.append(result)
-                    bar(len(results))
+                    done += 1
+                    bar(done)
     except KeyboardInterrupt:
         print("\nStopped; what was being played is dropped.", flush=True)
     except RuntimeError as error:  # a worker's own fault, with its traceback
@@ -238,7 +244,7 @@ def collect(args):
     finally:
         workers.close()
         remove_halves(folder)
-    return results
+    return [summary(path) for number in range(first, first + args.episodes) if (path := folder / episode_name(number)).exists()]
 
 
 def play_human(args):
@@ -264,8 +270,7 @@ def play_human(args):
             if recording.actions and (not stopping or args.keep_unfinished):
                 meta = describe(env, expert="human", noise=0.0, **({"quest_seed": world} if is_quest else {}))
                 write_episode(folder / episode_name(number), recording, meta, args.compression)
-                reached = recording.infos[-1]["milestones_reached"]
-                results.append({"steps": len(recording.actions), "milestones": reached, "success": recording.terminated})
+                results.append(summary(folder / episode_name(number)))
                 number += 1
     finally:
         env.close()
