@@ -380,11 +380,17 @@ def markdown(names, found, title):
         "|---:|---|---|---|---|---|---|---|",
     ]
     for number, row in enumerate(rows, 1):
-        sure = "" if row["best_response_low"] > 0.5 else ", no better than even for sure"
+        response = f"{row['best_response']}: {row['best_response_score']:.1%}"
+        if not row["best_response"]:
+            response = "–"
+        elif row["best_response_score"] <= 0.5:
+            response = f"nobody ({response})"
+        elif row["best_response_low"] <= 0.5:
+            response += ", perhaps no more than even"
         lines.append(
             f"| {number} | {row['player']} | {row['elo']:.0f} ± {row['elo_spread']:.0f} | {row['openskill_mu']:.1f} ± "
             f"{1.96 * row['openskill_sigma']:.1f} | {row['nash_mass']:.1%} ({row['nash_mass_low']:.0%} – {row['nash_mass_high']:.0%}) | "
-            f"{row['score_against_nash']:.1%} | {row['mean_score']:.1%} | {row['best_response']}: {row['best_response_score']:.1%}{sure} |"
+            f"{row['score_against_nash']:.1%} | {row['mean_score']:.1%} | {response} |"
         )
     lines += ["", "Score of the row's player against the column's, a tie counting half, with its 95 % interval (Wilson):", ""]
     lines += ["| | | " + " | ".join(str(number) for number in range(1, len(names) + 1)) + " |", "|---:|---|" + "---|" * len(names)]
