@@ -318,8 +318,9 @@ def test_a_stream_is_the_same_alone_in_a_batch_and_step_by_step(data, agent):
                 mask=demos.joint_mask(rows[step : step + 1]), retry=np.array([False]),
             )  # fmt: skip
             assert player.act(seen, np.array([0])).tolist() == [int(greedy[step])]
-            seen.retry[:] = True  # asked again: the memory goes back one step
+            seen.retry[:], memory = True, player.states.clone()  # asked again: the memory goes back one step
             assert player.act(seen, np.array([0])).tolist() == [int(greedy[step])]
+            assert torch.equal(player.states, memory)
 
 
 def gradients(agent, loss):
