@@ -75,7 +75,7 @@ EXPECTED = [
     "chess/weak: eval/random is 0.984, expected 0.99 – 1",
     "chess/weak: there is no eval/nobody",
     "chess/broken ended with exit code 3",
-    "chess/orphan needs chess/broken, and no run of that has ended well",
+    "chess/orphan needs broken, and no run of that has ended well",
     "chess/endless took more than twice its 0.005 minutes and was stopped",
 ]
 
@@ -164,6 +164,7 @@ def test_one_entry_builds_on_the_newest_run_of_another(done, programs, monkeypat
     monkeypatch.setattr(benchmark, "RUNS", folder.parent)
     own = folder.parent / "later" / "chess_study"
     assert benchmark.fill("{good}/models/*.zip --to {folder}", "chess", own) == [str(folder / "chess_good/models/5.zip"), "--to", str(own)]
+    assert benchmark.fill("{chess/study}", "go", own) == [str(folder / "chess_study")], "of another game"
     with pytest.raises(FileNotFoundError, match="found nothing at"):
         benchmark.fill("{good}/*.gif", "chess", own)
 

@@ -122,17 +122,17 @@ def speed(games, folder):
 
 
 def fill(flags, game, folder):
-    """Words of an entry's flags. {name} is the folder of the game's entry of that name, made in this run or else in the newest
-    that has it; {folder} is the entry's own; a word with * stands for the files it matches."""
-    words, own = [], folder
+    """Words of an entry's flags. {name} is the folder of the game's entry of that name, {game/name} of another game's, made in this
+    run or else in the newest that has it; {folder} is the entry's own; a word with * stands for the files it matches."""
+    words = []
     for word in shlex.split(flags):
-        for name in re.findall(r"\{(\w+)\}", word):
-            earlier = sorted(RUNS.glob(f"*/{game}_{name}"), key=lambda path: path.stat().st_mtime, reverse=True)
-            done = [path for path in (own.with_name(f"{game}_{name}"), *earlier) if (path / "measures.json").exists()]
+        for name in re.findall(r"\{([\w/]+)\}", word):
+            stem = name.replace("/", "_") if "/" in name else f"{game}_{name}"
+            earlier = sorted(RUNS.glob(f"*/{stem}"), key=lambda path: path.stat().st_mtime, reverse=True)
+            done = [path for path in (folder.with_name(stem), *earlier) if (path / "measures.json").exists()]
             if name != "folder" and not done:
-                raise FileNotFoundError(f"needs {game}/{name}, and no run of that has ended well")
-            found = own if name == "folder" else done[0]
-            word = word.replace(f"{{{name}}}", str(found))
+                raise FileNotFoundError(f"needs {name}, and no run of that has ended well")
+            word = word.replace(f"{{{name}}}", str(folder if name == "folder" else done[0]))
         matches = sorted(glob.glob(word)) if "*" in word else [word]
         if not matches:
             raise FileNotFoundError(f"found nothing at {word}")
@@ -245,7 +245,11 @@ def benchmark(modes, names):
     """Runs the modes; results.json and the report grow with every step, so a run that was stopped leaves what it has."""
     folder = RUNS / time.strftime("%Y%m%d_%H%M%S")
     folder.mkdir(parents=True)
-    results = {"command": shlex.join(["./benchmark.sh", *(["all"] if len(modes) > 1 else modes), *names]), "started": time.strftime("%Y-%m-%d %H:%M:%S"), "complete": False}
+    results = {
+        "command": shlex.join(["./benchmark.sh", *(["all"] if len(modes) > 1 else modes), *names]),
+        "started": time.strftime("%Y-%m-%d %H:%M:%S"),
+        "complete": False,
+    }
     results |= {"stated_minutes": stated_minutes() if len(modes) > 1 else {}, "machine": report.describe_machine(ROOT), "seconds": 0.0}
     if len(modes) > 1:
         print(f"On two idle cores this takes up to {sum(results['stated_minutes'].values()):.0f} minutes.", flush=True)
