@@ -94,7 +94,9 @@ def other_spread_in_the_back(fields, index):
 
 
 def other_secrets(fields, index):
-    """Items, tera types and last moves, exchanged for others that say nothing when a Pokémon comes in."""
+    """Items, tera types, last moves and, behind the leads, abilities, exchanged for others that say nothing when a Pokémon comes in."""
+    if index > 1:  # a lead's Intimidate or weather that is missing would be told in the first lines
+        fields[3] = "Run Away" if fields[3] != "Run Away" else "Honey Gather"
     fields[2] = ("Expert Belt", "Wide Lens", "Muscle Band", "Wise Glasses", "Scope Lens", "Zoom Lens")[index]
     moves = fields[4].split(",")
     # The target stays what it was, so the same choices are legal and the same dice give the same choices.
