@@ -15,12 +15,14 @@ import numpy as np
 import pytest
 import torch
 
-from cleanrl_games.envs.vgc import PREVIEW, VGCVecEnv, collect, mdbo
+from cleanrl_games.envs.vgc import PREVIEW, TURN, Batch, VGCVecEnv, collect, mdbo
 from cleanrl_games.envs.vgc import demonstrations as demos
 from cleanrl_games.envs.vgc.match import play_battles
 from cleanrl_games.envs.vgc.replay_actions import ReplayError, collect_replays, read_replay, read_text
+from cleanrl_games.envs.vgc.replay_words import to_id
 from cleanrl_games.envs.vgc.teams import TeamPool
-from cleanrl_games.envs.vgc.vocabulary import LAYOUT
+from cleanrl_games.envs.vgc.vec_env import FINISHED, RANDOM_PLAY, frame_dtype
+from cleanrl_games.envs.vgc.vocabulary import FLOATS, INTS, LAYOUT
 from cleanrl_games.tools import evaluate, models
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -88,6 +90,39 @@ def test_the_same_seed_collects_the_same(folder, tmp_path):
     collect.collect(tmp_path, FORMAT, ("heuristics", "random"), ("shipped",), BATTLES, 1, 0, lambda *_: None)
     for path in folder.glob("*.npy"):
         assert (tmp_path / path.name).read_bytes() == path.read_bytes()
+
+
+class OneBattle:
+    """A VGCVecEnv of one battle in which side 0 is asked its first turn twice."""
+
+    def __init__(self, *_, **__):
+        frames = np.zeros(5, frame_dtype(INTS, FLOATS))
+        frames["side"], frames["kind"] = [0, 1, 0, 1, 0], [PREVIEW, PREVIEW, TURN, TURN, TURN]
+        frames["retry"] = [False, False, False, False, True]
+        end = np.array([(0, 0, 1, 1, 0, 3, 1, 0, 0)], FINISHED)
+        self.batches = [
+            Batch(frames[:2], end[:0], {}, {}, [], {0: 1, 1: 2}),
+            Batch(frames[2:4], end[:0], {}, {}, [], {0: 3, 1: RANDOM_PLAY}),
+        ]
+        self.batches.append(Batch(frames[4:], end, {}, {}, [], {0: 5}))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def recv(self):
+        return self.batches.pop(0)
+
+
+def test_an_answer_that_was_unavailable_is_replaced(monkeypatch):
+    monkeypatch.setattr(collect, "VGCVecEnv", OneBattle)
+    ((first, second),) = collect.record(FORMAT, [], ("heuristics",), 1, 1)
+    assert first[0]["action"].tolist() == [1, 5]
+    assert first[1:] == (0, "heuristics", 0.0)
+    assert second[0]["known"].tolist() == [demos.FIRST | demos.SECOND, 0]
+    assert second[1:] == (1, "random", 1.0)
 
 
 def damaged(folder, tmp_path, change):
@@ -212,6 +247,23 @@ def test_replays_are_read_back_as_they_were_played(played):
     assert decisions > 200
     assert first > 0.7 * decisions  # random players faint, sleep and hide behind Rage Powder a lot
     assert known > 0.5 * decisions
+
+
+def test_a_move_that_was_instructed_is_nobodys_choice(played):
+    """Instruct makes a Pokémon repeat itself before its own move: the line looks like any other."""
+    for log, _, _ in played:
+        found = re.search(r"\|turn\|1\n(?:.*\n)*?(\|move\|(p1[ab]: [^|]+)\|([^|]+)\|.*\n)", log)
+        sheet = re.search(r"\|showteam\|p1\|(.*)", log)[1] if found else ""
+        name = found[2][5:] if found else ""
+        moves = next((mon.split("|")[4].split(",") for mon in sheet.split("]") if mon.startswith(f"{name}|")), [])
+        other = next((move for move in moves if to_id(move) != to_id(found[3])), None)
+        before = read_replay(log, FORMAT)[0][0]
+        if other and before["known"][1]:
+            lines = f"|-singleturn|{found[2]}|move: Instruct|[of] p2a: X\n|move|{found[2]}|{other}|{found[2]}\n"
+            after = read_replay(log.replace(found[1], lines + found[1], 1), FORMAT)[0][0]
+            assert after["action"][1] == before["action"][1]
+            return
+    raise AssertionError("no battle begins with a move of p1 that is known")
 
 
 def test_a_replay_is_the_same_in_every_wrapping(played, tmp_path):
@@ -391,6 +443,8 @@ def test_a_match_counts_every_battle_once():
     assert opponent.keys == {1, 2}
     assert set(scores) <= {0.0, 0.5, 1.0}
     assert turns.max() <= 4
+    scores, _ = play_battles("random", "random", 3, FORMAT, at_once=2, turn_cap=3)  # a table that nobody has to answer goes on by itself
+    assert len(scores) == 3
 
 
 FLAGS = ["--battle-format", FORMAT, "--width", "16", "--embedding-width", "16", "--lstm-size", "24", "--attention-heads", "2"]
