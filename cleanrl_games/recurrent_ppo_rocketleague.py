@@ -758,10 +758,10 @@ def rating_match(args, agent, opponent, team_size, seed, video=""):
     return play_kickoffs(Player(agent, seed), other, args.eval_episodes, seed, team_size, video, **settings)
 
 
-def touch_rate(args, player, seconds, seed):
-    """In the first stage's situations"""
+def touch_rate(args, player):
+    """In the same half minute of the first stage for whoever plays: games there begin near the ball, so its length matters"""
     small = dataclasses.replace(args, num_agents=12 * math.ceil(args.eval_episodes / 6), state_file="", aerial_focus=0.0)
-    return touches_per_minute(player, make_env(small, STAGES[0], seed), seconds)
+    return touches_per_minute(player, make_env(small, STAGES[0], args.seed + 7919), 30.0)
 
 
 def save_model(path, agent, args, stage):
@@ -868,12 +868,12 @@ if __name__ == "__main__":
         try:
             agent.load_state_dict(checkpoint["agent"])
             optimizer.load_state_dict(checkpoint["optimizer"])
+            board.snapshots.copy_(checkpoint["snapshots"])
         except (RuntimeError, ValueError) as error:
-            raise SystemExit(f"The checkpoint is of another network than these settings describe: {error}") from None
+            raise SystemExit(f"The checkpoint is of another network or league than these settings describe: {error}") from None
         scaler.load_state_dict(checkpoint["scaler"])
         vars(return_rms).update(checkpoint["return_rms"])
         league.members, league.next_serial, league.agent = checkpoint["league"]
-        board.snapshots.copy_(checkpoint["snapshots"])
         update, global_step, version, elapsed = checkpoint["progress"]
         stage, stage_update, stage_scores, stage_rated = checkpoint["curriculum"]
         if checkpoint["discounted"].shape == discounted.shape:  # else the number of actors has changed
@@ -925,8 +925,8 @@ if __name__ == "__main__":
             if name == "rule" and STAGES[stage].measure == "win":
                 stage_scores.extend(scores.tolist())
             stage_rated += len(scores)
-        random_touches = random_touches or touch_rate(args, RulePolicy("random", 1), 60.0, args.seed)
-        touches = touch_rate(args, Player(policy, seed), 15.0, seed)
+        random_touches = random_touches or touch_rate(args, RulePolicy("random", args.seed))
+        touches = touch_rate(args, Player(policy, args.seed))
         return results | {"eval/touches_per_minute": touches, "eval/touch_ratio": touches / max(random_touches, 1e-3)}
 
     def self_share():
@@ -1035,6 +1035,7 @@ if __name__ == "__main__":
             del stage_scores[: -args.transition_games]
             if args.opponent_update_freq and STAGES[stage].opponents and update % args.opponent_update_freq == 0:
                 league.join(f"snapshot_{global_step}", to_flat(agent))
+            league.publish(agent, version, stage, stage_rewards(args, stage, stage_update), self_share())
             consistent, learn_time = True, time.perf_counter() - learn_start
 
             # --- logs, evaluation, the next stage, checkpoint
@@ -1081,7 +1082,8 @@ if __name__ == "__main__":
                 stage, stage_update, stage_rated, return_rms = stage + 1, 0, 0, RunningMeanStd(1)
                 stage_scores.clear()
                 print(f"Stage {STAGE_NAMES[stage]} begins after {global_step:,} steps.", flush=True)
-            league.publish(agent, version, stage, stage_rewards(args, stage, stage_update), self_share())
+            if stage_update == 0 or "eval/rule" in metrics:  # another stage, or other ratings and so other opponents
+                league.publish(agent, version, stage, stage_rewards(args, stage, stage_update), self_share())
             logger.write(metrics, global_step, done)
             if finished or stopping:
                 break
