@@ -29,7 +29,7 @@ def start(model, folder, *flags):
     return subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def said(process, code, seconds=180):
+def said(process, code, seconds=300):
     output, error = process.communicate(timeout=seconds)
     assert process.returncode == code, output + error
     return output + error
@@ -44,7 +44,7 @@ def test_two_models_play_and_a_server_that_dies_is_named(model, tmp_path):
         guest = start(model, tmp_path / "guest", "--server", address, "--challenge", "host bot", "--battles", 2, "--no-deterministic")
         output = said(guest, 0)
         assert "replays in" in output and " won, " in output and "0 won, 0 lost, 0 tied" not in output
-        end = time.time() + 30
+        end = time.time() + 120
         while len(list((tmp_path / "host").glob("*.log"))) < 2:
             assert time.time() < end
             time.sleep(0.2)

@@ -404,7 +404,7 @@ def start(folder, *flags, **options):
     return subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
 
 
-def finish(process, code=0, seconds=200):
+def finish(process, code=0, seconds=400):
     output, _ = process.communicate(timeout=seconds)
     assert process.returncode == code, output
     return output
@@ -415,7 +415,7 @@ def metrics_of(folder):
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def wait_for(condition, process, seconds=120):
+def wait_for(condition, process, seconds=300):
     end = time.time() + seconds
     while not condition():
         assert time.time() < end and process.poll() is None, f"waited too long, or it ended: {process.poll()}"
@@ -424,6 +424,7 @@ def wait_for(condition, process, seconds=120):
 
 # With a constant learning rate nothing depends on where a run is going to end, so half a run is the half of a whole one.
 LEAGUE_RUN = "--num-workers 0 --past-fraction 0.4 --random-fraction 0.15 --heuristics-fraction 0.15 --checkpoint-frequency 1".split()
+LEAGUE_RUN += ["--learning-rate-final", "3e-4"]
 
 
 @pytest.fixture(scope="module")

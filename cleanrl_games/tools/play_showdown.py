@@ -14,6 +14,7 @@ import dataclasses
 import os
 import random
 import sys
+import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -31,7 +32,7 @@ from cleanrl_games.envs.vgc.teams import TeamError
 from cleanrl_games.tools import models
 
 AUTHENTICATION = "https://play.pokemonshowdown.com/action.php?"  # only ever asked when there is a password
-LOGIN_SECONDS = 15.0
+LOGIN_SECONDS = 60.0
 
 
 class PlayError(Exception):
@@ -110,7 +111,7 @@ def websocket_address(server):
 async def check_server(address):
     """Says at once that nobody is there; poke-env would wait for ever."""
     try:
-        async with websockets.connect(address, open_timeout=10):
+        async with websockets.connect(address, open_timeout=LOGIN_SECONDS):
             pass
     except (OSError, TimeoutError, websockets.exceptions.WebSocketException) as error:
         raise PlayError(
@@ -119,16 +120,21 @@ async def check_server(address):
         ) from None
 
 
-async def play(player, args):
-    """The battles that were asked for, or a PlayError when the server refuses the name or goes away in mid-battle."""
+async def log_in(player):
     client = player.ps_client
-    try:
-        await client.wait_for_login(0.05, LOGIN_SECONDS)
-    except AssertionError:
-        raise PlayError(
-            f"The server did not let {player.username!r} in within {LOGIN_SECONDS:.0f} s: the name may be taken or registered. "
-            "Choose another --username, or set SHOWDOWN_PASSWORD."
-        ) from None
+    deadline = time.monotonic() + LOGIN_SECONDS
+    while not client.logged_in.is_set():
+        if time.monotonic() > deadline or client._listening_coroutine.done():
+            raise PlayError(
+                f"{client.websocket_url} did not let {player.username!r} in: the name may be taken or registered. "
+                "Choose another --username, or set SHOWDOWN_PASSWORD."
+            )
+        await asyncio.sleep(0.05)
+
+
+async def play(player, args):
+    """The battles that were asked for, or a PlayError when the server goes away in mid-battle: poke-env would wait for ever."""
+    client = player.ps_client
     if args.challenge:
         battles = player.send_challenges(args.challenge, args.battles)
     elif args.ladder:
@@ -168,13 +174,15 @@ def make_player(args):
         account_configuration=AccountConfiguration(name, os.environ.get("SHOWDOWN_PASSWORD") or None),
         server_configuration=ServerConfiguration(address, AUTHENTICATION),
         log_level=40,
+        open_timeout=LOGIN_SECONDS,
     )
 
 
 async def run(player, args):
     what = f"challenges {args.challenge}" if args.challenge else "plays the ladder" if args.ladder else "waits for challenges"
-    print(f"{player.username} {what} at {player.ps_client.websocket_url}, {player.format}", flush=True)
     try:
+        await log_in(player)
+        print(f"{player.username} {what} at {player.ps_client.websocket_url}, {player.format}", flush=True)
         await play(player, args)
     finally:
         if not player.ps_client._listening_coroutine.done():
@@ -196,4 +204,6 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # poke-env's own way out waits for tasks of a connection that may be gone
