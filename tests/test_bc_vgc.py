@@ -251,17 +251,19 @@ def test_replays_are_read_back_as_they_were_played(played):
 
 def test_a_move_that_was_instructed_is_nobodys_choice(played):
     """Instruct makes a Pokémon repeat itself before its own move: the line looks like any other."""
+    turn, forced = (LAYOUT["field"].float_index(0, column) for column in ("turn", "forced"))
     for log, _, _ in played:
-        found = re.search(r"\|turn\|1\n(?:.*\n)*?(\|move\|(p1[ab]: [^|]+)\|([^|]+)\|.*\n)", log)
-        sheet = re.search(r"\|showteam\|p1\|(.*)", log)[1] if found else ""
-        name = found[2][5:] if found else ""
-        moves = next((mon.split("|")[4].split(",") for mon in sheet.split("]") if mon.startswith(f"{name}|")), [])
-        other = next((move for move in moves if to_id(move) != to_id(found[3])), None)
+        found = re.search(r"(\|move\|(p1([ab]): ([^|]+))\|([^|]+)\|.*\n)", log.split("|turn|1\n")[1].split("|turn|2\n")[0])
+        sheet = re.search(r"\|showteam\|p1\|(.*)", log)[1].split("]")
+        moves = next((mon.split("|")[4].split(",") for mon in sheet if found and mon.startswith(f"{found[4]}|")), [])
+        other = next((move for move in moves if to_id(move) != to_id(found[5])), None)
         before = read_replay(log, FORMAT)[0][0]
-        if other and before["known"][1]:
-            lines = f"|-singleturn|{found[2]}|move: Instruct|[of] p2a: X\n|move|{found[2]}|{other}|{found[2]}\n"
+        (row,) = np.flatnonzero((before["floats"][:, turn] == np.float16(1 / 25)) & (before["floats"][:, forced] == 0))
+        if other and before["known"][row] & (demos.FIRST if found[3] == "a" else demos.SECOND):
+            lines = f"|-singleturn|{found[2]}|move: Instruct|[of] {found[2]}\n|move|{found[2]}|{other}|{found[2]}\n"
             after = read_replay(log.replace(found[1], lines + found[1], 1), FORMAT)[0][0]
-            assert after["action"][1] == before["action"][1]
+            assert (after["action"] == before["action"]).all()
+            assert (after["known"] == before["known"]).all()
             return
     raise AssertionError("no battle begins with a move of p1 that is known")
 
