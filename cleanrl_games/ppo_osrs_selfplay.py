@@ -201,7 +201,7 @@ class Args:
     self_play: Literal["pure", "past", "target", "latest", "exploiter"] = "past"
     """who fills the fights that are neither against oneself nor scripted: nobody, the league, a fixed model (--opponent), the newest snapshot; exploiter = a fixed model, and join its league at the end"""
     opponent: str = ""
-    """model.zip or run folder to fight for --self-play target and exploiter"""
+    """model.zip or run folder of a fixed opponent, for training against it"""
     self_fraction: float = 0.4
     """share of fights against oneself at the start"""
     self_fraction_final: float = 0.3

@@ -86,8 +86,8 @@ class Args:
     """name of the game in the run's folder"""
     battle_format: str = "gen9vgc2023regulationc"
     """the VGC format; old spellings are understood"""
-    teams: str = "shipped"
-    """training teams: shipped, generated, or a folder of PokePaste files"""
+    teams: tuple[str, ...] = ("shipped", "generated")
+    """training teams, each source equally often: shipped, generated, or folders of PokePaste files"""
     open_team_sheets: bool = True
     """both sheets are known from team preview on, as in official play"""
     turn_cap: int = 100
@@ -102,6 +102,8 @@ class Args:
     """Node processes per actor; with 2 an actor decides for one half while the other half is simulated"""
     buffer_size: int = 2048
     """decisions per rollout"""
+    actor_nice: int = 10
+    """niceness of actor processes and their simulators: where cores are few, the learner comes first and is less behind"""
     train_batch_size: int = 0
     """decisions that one update learns from, 0 = one rollout of each actor"""
     max_policy_lag: int = 4
@@ -122,7 +124,7 @@ class Args:
     """with --bc-model: updates that train the value head only, since a clone's predicts the games of others"""
     learning_rate: float = 3e-4
     """Adam's step size"""
-    learning_rate_final: float = 3e-4
+    learning_rate_final: float = 1e-4
     """its value at the end of the run (linear)"""
     gamma: float = 0.999
     """discount"""
@@ -134,7 +136,7 @@ class Args:
     """gradient steps per pass over them"""
     update_epochs: int = 10
     """passes over a rollout"""
-    target_kl: float = 0.02
+    target_kl: float = 0.01
     """no further pass once the policy has moved this far from the one that played (mean KL), 0 = always all passes"""
     sequence_length: int = 16
     """steps through which gradients flow back (truncated BPTT); the state before each chunk is stored"""
@@ -180,7 +182,7 @@ class Args:
     """share of battles against poke-env's RandomPlayer"""
     max_power_fraction: float = 0.1
     """share of battles against MaxBasePowerPlayer"""
-    heuristics_fraction: float = 0.2
+    heuristics_fraction: float = 0.25
     """share of battles against SimpleHeuristicsPlayer"""
     bc_fraction: float = 0.05
     """share of battles against the model of --bc-model"""
@@ -189,7 +191,7 @@ class Args:
     exploiter_fraction: float = 0.15
     """share of battles against registered exploiters, once there are some"""
     opponent: str = ""
-    """a run folder or model.zip to play all battles against: with --alpha 0 this run is its exploiter"""
+    """model.zip or run folder of a fixed opponent, for training against it"""
     snapshot_frequency: int = 40
     """updates between snapshots for the league, 0 = none"""
     league_size: int = 16
@@ -210,7 +212,7 @@ class Args:
     """what an exploiter starts from: its target's weights, or none"""
 
     # --- evaluation and checkpoints
-    eval_frequency: int = 100
+    eval_frequency: int = 40
     """updates between evaluations against the scripted players, each with a model in the run's folder; 0 = only at the end"""
     eval_battles: int = 100
     """battles per evaluation and scripted player"""
@@ -671,8 +673,11 @@ def table_codes(args):
 def make_env(args, index, episodes=None):
     codes = table_codes(args)
     pairs = [("open", ("open", *BASELINES)[code])[:: 1 - 2 * (table % 2)] for table, code in enumerate(codes)]
+    pools = [TeamPool(source, args.battle_format).packed for source in args.teams]
+    # Sixteen shipped teams are soon known by heart; the generated ones keep held-out teams from being a shock.
+    teams = [team for pool in pools for team in pool * (max(map(len, pools)) // len(pool))]
     return VGCVecEnv(
-        len(codes), args.num_sims, args.battle_format, TeamPool(args.teams, args.battle_format), args.open_team_sheets,
+        len(codes), args.num_sims, args.battle_format, teams, args.open_team_sheets,
         args.seed * 1000 + index, args.turn_cap, opponents=pairs, episodes=episodes,
     )  # fmt: skip
 
@@ -728,6 +733,8 @@ class Actor:
         tables, seats = len(self.codes), 2 * len(self.codes)
         self.args, self.index = args, index
         self.rng, self.generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
+        if args.num_workers:
+            os.nice(args.actor_nice)
         self.env, self.resumed = make_env(args, index), None
         self.parked = None  # frames of tables that wait with their preview
         self.agent = make_agent(vars(args)).eval()
@@ -1257,6 +1264,8 @@ if __name__ == "__main__":
         (run_dir / "models").mkdir(exist_ok=True)
         save_model(run_dir / "models" / f"{global_step}.zip", agent, args)
         battles = args.final_battles if final else args.eval_battles
+        if not battles:
+            return {}
         if args.opponent:
             return evaluate(args, agent, {"opponent": load_model(args.opponent)[0]}, battles)
         metrics = evaluate(args, agent, {name: name for name in BASELINES}, battles)
