@@ -422,6 +422,20 @@ def wait_for(condition, process, seconds=300):
         time.sleep(0.2)
 
 
+def alive(member):
+    try:
+        return member.is_running() and member.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def assert_gone(family, seconds=60):
+    end = time.time() + seconds
+    while left := [member for member in family if alive(member)]:
+        assert time.time() < end, f"still there: {left}"
+        time.sleep(0.2)
+
+
 # With a constant learning rate nothing depends on where a run is going to end, so half a run is the half of a whole one.
 LEAGUE_RUN = "--num-workers 0 --past-fraction 0.4 --random-fraction 0.15 --heuristics-fraction 0.15 --checkpoint-frequency 1".split()
 LEAGUE_RUN += ["--learning-rate-final", "3e-4"]
@@ -498,19 +512,16 @@ def test_a_killed_simulator_is_replaced_and_a_killed_worker_ends_the_run(tmp_pat
     wait_for(lambda: len(metrics_of(folder)) >= 1, process)
     family = psutil.Process(process.pid).children(recursive=True)
     (node,) = [child for child in family if "sim.js" in " ".join(child.cmdline())]
+    (worker,) = [child for child in family if "spawn_main" in " ".join(child.cmdline())]
     node.kill()
     before = len(metrics_of(folder))
     wait_for(lambda: len(metrics_of(folder)) >= before + 3, process)
-    (worker,) = [child for child in family if "spawn_main" in " ".join(child.cmdline())]
     family = psutil.Process(process.pid).children(recursive=True)
     worker.kill()
     output = finish(process, code=1, seconds=60)
     assert f"Node process {node.pid} ended (killed by SIGKILL)" in output and f"pid {worker.pid}) died" in output and "--resume" in output
     assert run.load_checkpoint(folder)["progress"][0] >= before + 3
-    end = time.time() + 20
-    while left := [member for member in family if member.is_running() and member.status() != psutil.STATUS_ZOMBIE]:
-        assert time.time() < end, f"still there: {left}"
-        time.sleep(0.2)
+    assert_gone(family)
 
 
 def test_ctrl_c_leaves_a_checkpoint_and_no_process(tmp_path):
@@ -522,7 +533,4 @@ def test_ctrl_c_leaves_a_checkpoint_and_no_process(tmp_path):
     output = finish(process, seconds=90)
     assert "Stopping after this update" in output and "Node process" not in output
     assert run.load_checkpoint(folder)["progress"][0] == len(metrics_of(folder))
-    end = time.time() + 20
-    while left := [member for member in family if member.is_running() and member.status() != psutil.STATUS_ZOMBIE]:
-        assert time.time() < end, f"still there: {left}"
-        time.sleep(0.2)
+    assert_gone(family)
