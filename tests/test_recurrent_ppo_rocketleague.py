@@ -33,7 +33,7 @@ def start(folder, *flags, resume=False):
     return subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def finish(process, code=0, seconds=150):
+def finish(process, code=0, seconds=600):
     output, _ = process.communicate(timeout=seconds)
     assert process.returncode == code, output
     return output
@@ -353,7 +353,7 @@ def test_a_broken_arena_costs_its_game_and_nothing_else(capfd):
 # A constant learning rate, so that nothing depends on where a run is going to end; checkpoints and rating matches at the same updates,
 # since both leave traces (rebuilt arenas, ratings). Every game counts as success, so that the run passes two stages.
 WHOLE = (
-    "--num-workers 0 --final-stage 1v1 --transition-win-rate 0 --transition-games 2 --self-share 0.5 --opponent-update-freq 1 "
+    "--num-workers 0 --num-agents 12 --final-stage 1v1 --transition-win-rate 0 --transition-games 2 --self-share 0.5 --opponent-update-freq 1 "
     "--eval-frequency 4 --checkpoint-frequency 4 --learning-rate 5e-4 --learning-rate-final 5e-4 --opponent-sampler uniform"
 ).split()
 
@@ -361,7 +361,7 @@ WHOLE = (
 @pytest.fixture(scope="module")
 def whole_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole") / "run"
-    finish(start(folder, *WHOLE, "--total-timesteps", 18_000))
+    finish(start(folder, *WHOLE, "--total-timesteps", 9_000))
     return folder
 
 
@@ -371,7 +371,7 @@ def test_resumed_inline_run_equals_the_uninterrupted_one(whole_run, tmp_path):
     assert stages[0] == 0 and stages[7] == 2 and stages == sorted(stages) and len(course) >= 10
     finish(start(folder, *WHOLE, "--total-timesteps", course[7]["global_step"]))
     assert len(metrics_of(folder)) == 8
-    finish(start(folder, "--total-timesteps", 18_000, resume=True))
+    finish(start(folder, "--total-timesteps", 9_000, resume=True))
     ours, theirs = (run.load_checkpoint(path) for path in (folder, whole_run))
     assert ours["progress"][:3] == theirs["progress"][:3] and ours["curriculum"] == theirs["curriculum"]
     assert ours["league"] == theirs["league"] and len(theirs["league"][0]) > 3
@@ -417,13 +417,13 @@ def test_other_versions_and_senseless_settings_get_a_sentence(whole_run, tmp_pat
 
 def test_killed_worker_ends_the_run_with_its_name_and_a_checkpoint(tmp_path):
     folder = tmp_path / "run"
-    process = start(folder, "--num-workers", 1)
-    path, end = folder / "metrics.jsonl", time.time() + 90
+    process = start(folder, "--num-workers", 1, "--num-agents", 12)
+    path, end = folder / "metrics.jsonl", time.time() + 600
     while not path.exists() or path.read_text().count("\n") < 2:
         assert time.time() < end and process.poll() is None, "waited too long"
         time.sleep(0.2)
     (worker,) = [child for child in psutil.Process(process.pid).children(recursive=True) if "spawn_main" in " ".join(child.cmdline())]
     worker.send_signal(signal.SIGKILL)
-    output = finish(process, code=1, seconds=60)
+    output = finish(process, code=1)
     assert f"pid {worker.pid}) died" in output and "--resume" in output
     assert run.load_checkpoint(folder)["progress"][0] >= 2
