@@ -9,22 +9,39 @@ bare_core_frames_per_s       the same keys through the core alone, in the way th
                              drawn): no picture taken, no RAM read, no info
 emulator_fraction_of_limit   the last two, divided; in seconds of the processor, so that what else runs on the machine does not count
 drawn_core_frames_per_s      the core alone when it draws every frame, as a plain frontend would
+train_samples_per_s          bc_pokemon_impala.py as a user starts it, one thread, batches of 64 from the memory-mapped cache
+bound_samples_per_s          the same network, loss and optimizer on one batch that stays in memory
+train_fraction_of_bound      the last two, divided; in seconds of the processor (of a long run less a short one, so that starting does not count)
+cache_build_frames_per_s     checked .npz episodes to resized frames on disk, all cores, the start of their processes included
 """
 
 import argparse
 import json
+import os
+import resource
+import shutil
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # before torch: AMX bf16 crashes on some machines
+
 import numpy as np
+import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from cleanrl_games.envs.pokemon import PokemonEnv, QuestExpert
+from cleanrl_games import bc_pokemon_impala as script
+from cleanrl_games.envs.pokemon import PokemonEnv, QuestExpert, cache
 from cleanrl_games.envs.pokemon.env import ACTION_KEYS
+from cleanrl_games.envs.pokemon.episodes import load_episodes
+
+EPISODES = ROOT / "expert_data" / "pokemon_quest"
+SHORT, LONG, BATCH = 20, 140, 64  # updates
 
 
 def record(env, worlds):
@@ -62,6 +79,63 @@ def through_core(env, state, actions, press):
     return clocks() - start
 
 
+def train(folder, updates):
+    """The script for so many updates → seconds of the processor, samples per second as it logged them"""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    words = [sys.executable, "cleanrl_games/bc_pokemon_impala.py", "--run-dir", folder / f"run_{updates}", "--cache-dir", folder / "cache"]
+    words += ["--num-workers", 0, "--num-emulators", 1, "--batch-size", BATCH, "--total-training-steps", updates, "--log-frequency", 20]
+    words += ["--eval-frequency", 0, "--eval-episodes", 1, "--final-eval-episodes", 0, "--max-steps", 5, "--validation-fraction", 0]
+    subprocess.run([str(word) for word in words], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    rows = [json.loads(line) for line in (folder / f"run_{updates}" / "metrics.jsonl").read_text().splitlines()]
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return seconds, statistics.median(row["charts/SPS"] for row in rows[1:] or rows)
+
+
+def bound(updates):
+    """One batch in memory → clocks() of so many updates"""
+    torch.set_num_threads(1)
+    agent = script.Agent(1, script.Args.hidden_dim)
+    optimizer = torch.optim.AdamW(agent.parameters(), lr=script.Args.learning_rate, weight_decay=script.Args.weight_decay)
+    obs = torch.randint(0, 256, (BATCH, 1, script.SIZE, script.SIZE, 3), dtype=torch.uint8)
+    labels = torch.randint(0, script.NUM_ACTIONS, (BATCH,))
+    for update in range(updates + 3):
+        if update == 3:
+            start = clocks()
+        loss = torch.nn.functional.cross_entropy(agent(obs), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(agent.parameters(), script.Args.max_grad_norm)
+        optimizer.step()
+    return clocks() - start
+
+
+def bench_training():
+    """→ figures of training and of the cache"""
+    folder = Path(tempfile.mkdtemp(prefix="cleanrl_games_bench_"))
+    try:
+        (folder / "many").mkdir()
+        for number in range(4):
+            for path in EPISODES.glob("*.npz"):
+                shutil.copyfile(path, folder / "many" / f"{path.stem}_{number}.npz")
+        episodes = load_episodes(folder / "many")
+        start = time.perf_counter()
+        frames = cache.open_cache(episodes, script.SIZE, folder / "cache")
+        build = len(frames) / (time.perf_counter() - start)
+        # the bound before and after: a machine's speed drifts
+        first, (short, _), (long, rate), second = bound(60), train(folder, SHORT), train(folder, LONG), bound(60)
+        wall, processor = (first + second) / (2 * 60 * BATCH)
+        per_sample = (long - short) / ((LONG - SHORT) * BATCH)
+        return {
+            "train_samples_per_s": round(rate, 1),
+            "bound_samples_per_s": round(1 / wall, 1),
+            "train_fraction_of_bound": round(processor / per_sample, 4),
+            "cache_build_frames_per_s": round(build, 1),
+        }
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=20.0, help="how long to measure")
@@ -94,7 +168,7 @@ def main():
         "emulator_fraction_of_limit": round(statistics.median(fractions), 4),
         "drawn_core_frames_per_s": round(statistics.median(drawn_rates), 1),
     }
-    print(json.dumps(figures))
+    print(json.dumps(figures | bench_training()))
 
 
 if __name__ == "__main__":
