@@ -1,9 +1,9 @@
-"""What ppo_vgc_mdbo.py trains per second, beside what its environment alone plays on the same cores, and the memory it takes.
+"""What the VGC scripts train per second, beside what their environment alone plays on the same cores, and the memory they take.
 
     python cleanrl_games/tools/bench_vgc_train.py          also the last part of `benchmark.sh speed vgc`
 
-    1. num_workers processes, each with the script's own environment (same format, teams, opponents), random legal play
-    2. the script itself with its defaults; the first updates are not counted
+    1. num_workers processes, each with ppo_vgc_mdbo.py's own environment (same format, teams, opponents), random legal play
+    2. each script with its defaults; the first updates are not counted. Figures of rnad_vgc_portfolio.py begin with rnad_
 
 train_fraction_of_env compares processor seconds per decision over all processes, so that neighbours do not count: 0.5 means that
 inference and learning together cost as much as the simulator, its features and the scripted opponents. train_fraction_of_env_wall
@@ -28,6 +28,7 @@ import psutil
 
 SKIPPED_UPDATES = 2  # processes start, code gets warm
 WARM_UP_SECONDS = 4.0
+SCRIPTS = {"": "ppo_vgc_mdbo.py", "rnad_": "rnad_vgc_portfolio.py"}
 
 
 def cpu_seconds(processes):
@@ -83,11 +84,12 @@ def bench_env(workers, seconds):
     return sum(result["decisions"] / result["wall"] for result in results), 1000 * sum(result["cpu"] for result in results) / decisions
 
 
-def bench_training(workers, seconds):
+def bench_training(script, workers, seconds):
     """→ decisions/s, CPU ms per decision over all processes, MB"""
     with tempfile.TemporaryDirectory() as folder:
-        words = [sys.executable, "cleanrl_games/ppo_vgc_mdbo.py", "--num-workers", str(workers), "--run-dir", f"{folder}/run"]
-        words += ["--checkpoint-dir", f"{folder}/checkpoints", "--eval-frequency", "0", "--final-battles", "0"]
+        words = [sys.executable, f"cleanrl_games/{script}", "--num-workers", str(workers), "--run-dir", f"{folder}/run"]
+        words += ["--eval-frequency", "0", "--final-battles", "0"]
+        words += ["--checkpoint-dir", f"{folder}/checkpoints"] if script == "ppo_vgc_mdbo.py" else []
         log, process = open(f"{folder}/log", "w+"), None  # noqa: SIM115 (open as long as the process)
         try:
             process = subprocess.Popen(words, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
@@ -95,7 +97,7 @@ def bench_training(workers, seconds):
             while True:
                 time.sleep(0.25)
                 if process.poll() is not None:
-                    raise SystemExit(f"ppo_vgc_mdbo.py ended early:\n{Path(log.name).read_text()}")
+                    raise SystemExit(f"{script} ended early:\n{Path(log.name).read_text()}")
                 metrics = Path(folder, "run", "metrics.jsonl")
                 lines = metrics.read_text().splitlines() if metrics.exists() else []
                 if len(lines) < SKIPPED_UPDATES:
@@ -117,16 +119,17 @@ def bench_training(workers, seconds):
 
 def bench(workers=4, seconds=30.0):
     env_speed, env_ms = bench_env(workers, seconds / 2)
-    speed, train_ms, memory = bench_training(workers, seconds)
-    return {
-        "train_decisions_per_s": round(speed, 1),
-        "train_cpu_ms": round(train_ms, 4),
-        "env_decisions_per_s": round(env_speed, 1),
-        "env_cpu_ms": round(env_ms, 4),
-        "train_fraction_of_env": round(env_ms / train_ms, 3),
-        "train_fraction_of_env_wall": round(speed / env_speed, 3),
-        f"rss_mb_{workers}_workers": round(memory),
-    }
+    figures = {"env_decisions_per_s": round(env_speed, 1), "env_cpu_ms": round(env_ms, 4)}
+    for prefix, script in SCRIPTS.items():
+        speed, train_ms, memory = bench_training(script, workers, seconds)
+        figures |= {
+            f"{prefix}train_decisions_per_s": round(speed, 1),
+            f"{prefix}train_cpu_ms": round(train_ms, 4),
+            f"{prefix}train_fraction_of_env": round(env_ms / train_ms, 3),
+            f"{prefix}train_fraction_of_env_wall": round(speed / env_speed, 3),
+            f"{prefix}rss_mb_{workers}_workers": round(memory),
+        }
+    return figures
 
 
 def main():
