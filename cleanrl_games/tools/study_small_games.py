@@ -269,7 +269,7 @@ def drop_references(settings, game, references, infosets, rngs):
 
 ALPHAS = (0.01, 0.2, 0.5, 1.0)
 VERIFY = {
-    "ref": {"magnet": "ref"},
+    "ref": {"magnet": "ref", "alpha": {"kuhn": 0.3, "leduc": 0.5, "liars_dice": 0.2, "rps": 0.5}},  # what is best depends on the game
     "portfolio": {"magnet": "portfolio"},
     "ema": {"magnet": "ema"},
     "ppo": {"magnet": "none", "ent_coef": 0.01},
@@ -280,22 +280,22 @@ def tables_of(study):
     """Title → {label of a row: what differs from the defaults}; a row is trained on each game with each seed."""
     if study == "verify":
         return {"What the maths must reach": VERIFY}
-    magnets, strategies = ("ref", "portfolio", "ema", "uniform"), ("recent", "best", "diverse")
     return {
         "Controls: no magnet": {f"entropy {ent_coef:g}": {"magnet": "none", "ent_coef": ent_coef} for ent_coef in (0.01, 0.2)},
-        "Magnet and α": {f"{magnet}, α = {alpha:g}": {"magnet": magnet, "alpha": alpha} for magnet in magnets for alpha in ALPHAS},
-        "How fast the magnet moves": {
-            **{f"ref, renewed every {n} updates": {"magnet": "ref", "ref_update_interval": n} for n in (25, 75, 150)},
-            **{f"ema, decay {decay:g}": {"magnet": "ema", "ema_decay": decay} for decay in (0.9, 0.98, 0.99)},
+        "Magnet and α": {
+            **{
+                f"{magnet}, α = {alpha:g}": {"magnet": magnet, "alpha": alpha} for magnet in ("ref", "portfolio", "ema") for alpha in ALPHAS
+            },
+            **{f"uniform, α = {alpha:g}": {"magnet": "uniform", "alpha": alpha} for alpha in (0.05, 0.2)},
         },
         "Portfolio: strategy and size": {
             f"{strategy}, {size} references": {"magnet": "portfolio", "portfolio_strategy": strategy, "max_portfolio_size": size}
-            for strategy in strategies
+            for strategy in ("recent", "best", "diverse")
             for size in (2, 4)
         },
-        "KL to the policy before the update, weight .1": {
-            "no magnet": {"magnet": "none", "rollout_kl": 0.1},
-            "ema": {"magnet": "ema", "rollout_kl": 0.1},
+        "How fast the magnet moves": {
+            **{f"ref, renewed every {n} updates": {"magnet": "ref", "ref_update_interval": n} for n in (25, 75, 150)},
+            **{f"ema, decay {decay:g}": {"magnet": "ema", "ema_decay": decay} for decay in (0.9, 0.98, 0.99)},
         },
     }
 
@@ -314,6 +314,10 @@ class Args:
     """where results.jsonl, metrics.jsonl and table.md go; results that are there already are not computed again"""
 
 
+def settings_of(game, row):
+    return Settings(game=game, **{name: value[game] if isinstance(value, dict) else value for name, value in row.items()})
+
+
 def show(values):
     return f"**{statistics.median(values):.3f}** ({' '.join(f'{value:.3f}' for value in values)})"
 
@@ -326,23 +330,28 @@ def main(args):
     folder.mkdir(parents=True, exist_ok=True)
     results, start, seeds = {}, time.time(), range(1, args.seeds + 1)
     if (folder / "results.jsonl").exists():
-        for line in (folder / "results.jsonl").read_text().splitlines():
+        for line in (folder / "results.jsonl").read_text().splitlines(keepends=True):
+            if not line.endswith("\n"):  # half a line: the study was killed while it wrote
+                continue
             entry = json.loads(line)
             if len(entry["nash_conv"]) == args.seeds:
                 results[Settings(**entry["settings"])] = entry["nash_conv"]
     tables = tables_of(args.study)
-    wanted = [Settings(game=game, **row) for rows in tables.values() for row in rows.values() for game in args.games]
+    wanted = [settings_of(game, row) for rows in tables.values() for row in rows.values() for game in args.games]
     missing = [settings for settings in dict.fromkeys(wanted) if settings not in results]
-    with (
-        concurrent.futures.ProcessPoolExecutor(args.jobs, multiprocessing.get_context("spawn")) as pool,
-        open(folder / "results.jsonl", "a", buffering=1) as file,
-    ):
-        pending = {pool.submit(train, settings, seeds): settings for settings in missing}
-        for count, done in enumerate(concurrent.futures.as_completed(pending), 1):
-            settings = pending[done]
-            results[settings] = done.result()
-            file.write(json.dumps({"settings": dataclasses.asdict(settings), "nash_conv": results[settings]}) + "\n")
-            print(f"{count}/{len(missing)}  {settings.game} {settings.magnet}: {show(results[settings])}", flush=True)
+    pool = concurrent.futures.ProcessPoolExecutor(args.jobs, multiprocessing.get_context("spawn"))
+    with open(folder / "results.jsonl", "a", buffering=1) as file:
+        try:
+            pending = {pool.submit(train, settings, seeds): settings for settings in missing}
+            for count, done in enumerate(concurrent.futures.as_completed(pending), 1):
+                settings = pending[done]
+                results[settings] = done.result()
+                file.write(json.dumps({"settings": dataclasses.asdict(settings), "nash_conv": results[settings]}) + "\n")
+                print(f"{count}/{len(missing)}  {settings.game} {settings.magnet}: {show(results[settings])}", flush=True)
+        except KeyboardInterrupt:
+            print(f"Stopped: the tables are of what there is; --run-dir {folder} goes on.", flush=True)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
     lines, measures = [], {}
     for title, rows in tables.items():
@@ -350,8 +359,10 @@ def main(args):
         for label, row in rows.items():
             cells = []
             for game in args.games:
-                values = results[Settings(game=game, **row)]
-                cells.append(show(values))
+                values = results.get(settings_of(game, row))
+                cells.append(show(values) if values else "–")
+                if not values:
+                    continue
                 name = f"{game}/{label}"
                 measures |= {f"{name}_median": statistics.median(values), f"{name}_min": min(values), f"{name}_max": max(values)}
             lines.append(f"| {label} | {' | '.join(cells)} |")
