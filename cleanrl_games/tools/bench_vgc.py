@@ -24,6 +24,7 @@ import psutil
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from cleanrl_games.envs.vgc import PREVIEW, TeamPool, VGCVecEnv, install, mdbo
 from cleanrl_games.envs.vgc.vec_env import NODE_FLAGS
+from cleanrl_games.tools import bench_vgc_train
 
 FORMATS = ("gen9vgc2023regc", "gen9vgc2024regg", "gen9vgc2025regi")
 ADVERSARIAL = Path(__file__).resolve().parent / "vgc_adversarial_teams.txt"
@@ -267,5 +268,5 @@ if __name__ == "__main__":
     elif args.endurance:
         result = endurance(args.battles or 5000, battle_format)
     else:
-        result = speed(battle_format, args.rounds, args.battles or 100, args.websocket_battles)
+        result = speed(battle_format, args.rounds, args.battles or 100, args.websocket_battles) | bench_vgc_train.bench()
     print(json.dumps(result))
