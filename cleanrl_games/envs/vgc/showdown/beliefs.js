@@ -129,7 +129,7 @@ class Beliefs {
     if (!mon || mon.fainted || slot.volatile[VOLATILE.transformed] || slot.odd) return null;
     const base = vocab.baseStatsOf(mon.species)[5];
     if (slot.species && vocab.baseStatsOf(slot.species)[5] !== base) return null;
-    if (mine && (!mon.entry || vocab.baseStatsOf(vocab.details(mon.entry.details).species)[5] !== base)) return null;
+    if (mine && (!mon.entry || vocab.baseStatsOf(mon.told.species)[5] !== base)) return null;
     const could = this.candidates(index);
     if (!could) return null;
     const {item} = mon;

@@ -61,7 +61,8 @@ class PlayerView extends BattleView {
       for (let i = 0; i < entry.moves.length && i < 4; i++) {
         const id = mon.told.moves[i];
         ints[at + MOVES + i] = id;
-        const choice = offered ? offered.find(move => move.id === entry.moves[i]) : null;
+        let choice = offered ? offered[i] : undefined; // in the same place, unless it is locked or has transformed
+        if (offered && (!choice || choice.id !== entry.moves[i])) choice = offered.find(move => move.id === entry.moves[i]);
         const usable = offered ? choice !== undefined && !choice.disabled : true;
         const left = mon.ppLeft ? mon.ppLeft.get(id) : undefined;
         this.writeMove(id, left === undefined ? 1 : left, usable ? 1 : 0, floats, to + MON.move_1_power + 6 * i);

@@ -187,7 +187,7 @@ class Roster {
       mon.item = entry.item;
       mon.ability = entry.ability;
       mon.tera = entry.tera;
-      mon.moves = entry.moves;
+      mon.moves = entry.moves.slice();
       mon.uses = entry.moves.map(() => 0);
       mon.hiddenForme = false;
       this.beliefs.adopt(mon);
@@ -195,11 +195,11 @@ class Roster {
   }
 
   // Species Clause: the dex number tells apart all Pokémon of a team, whatever forme or nickname they show.
-  find(mine, name, details) {
-    const {species, level} = vocab.details(details);
+  find(mine, name, {species, level}) {
     if (mine) {
-      if (!this.own.has(name)) this.own.set(name, new Mon(name, species, level));
-      return this.own.get(name);
+      const own = this.own.get(name) || new Mon(name, species, level);
+      this.own.set(name, own);
+      return own;
     }
     let mon = this.opp.find(other => vocab.sameSpecies(other.species, species));
     // An Illusion of somebody who has transformed shows a species that is not on the team, and that somebody's name.
@@ -224,15 +224,15 @@ class Roster {
   enter(args) {
     const index = this.slotOf(args[2]);
     const slot = this.slots[index];
-    const mon = this.find(index < 2, args[2].slice(5), args[3]);
+    const details = vocab.details(args[3]);
+    const mon = this.find(index < 2, args[2].slice(5), details);
     const passed = args[5] === '[from] Baton Pass' ? PASSED.map(column => slot.volatile[column]) : null;
     const boosts = passed ? slot.volatile.slice(0, 7) : null;
     const doll = args[5] === '[from] Shed Tail' && slot.volatile[VOLATILE.substitute];
     this.leave(index);
     slot.mon = mon;
     slot.clear();
-    const {species} = vocab.details(args[3]);
-    if (index > 1 && mon.species !== species) slot.species = species;
+    if (index > 1 && mon.species !== details.species) slot.species = details.species;
     if (passed) {
       slot.volatile.set(boosts);
       PASSED.forEach((column, i) => { slot.volatile[column] = passed[i]; });
@@ -265,7 +265,7 @@ class Roster {
   replace(args) {
     const index = this.slotOf(args[2]);
     const slot = this.slots[index];
-    const real = this.find(index < 2, args[2].slice(5), args[3]);
+    const real = this.find(index < 2, args[2].slice(5), vocab.details(args[3]));
     const posed = slot.mon;
     slot.mon = real;
     real.shown = true;

@@ -46,8 +46,16 @@ function details(text) {
   return found;
 }
 
+const sheets = new Map(); // a process knows the teams of its job, and nobody writes to what they mean
+
 // The packed team of |showteam|.
 function sheet(packed) {
+  let known = sheets.get(packed);
+  if (!known) sheets.set(packed, known = readSheet(packed));
+  return known;
+}
+
+function readSheet(packed) {
   return packed.split(']').map(text => {
     const fields = text.split('|');
     const moves = fields[4] ? fields[4].split(',').map(move) : [];
