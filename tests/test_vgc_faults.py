@@ -12,7 +12,7 @@ import sys
 import numpy as np
 import pytest
 
-from cleanrl_games.envs.vgc import END, TeamPool, VGCVecEnv, install
+from cleanrl_games.envs.vgc import END, TeamPool, VGCVecEnv, install, vec_env
 from cleanrl_games.envs.vgc.vec_env import NO_WINNER
 from cleanrl_games.tools.bench_vgc import random_actions
 
@@ -56,6 +56,28 @@ def test_a_killed_process_truncates_its_battles_and_is_replaced(moment, capfd):
             assert not batch.errors
             replaced |= {int(battle) for battle, episode in zip(batch.battle, batch.episode) if episode > episodes.get(int(battle), 0)}
         assert {1, 3} <= replaced, "their battles go on with new episodes"
+
+
+def test_a_battle_that_breaks_inside_the_simulator_ends_once_and_the_others_go_on(monkeypatch, tmp_path):
+    poison = tmp_path / "poison.js"
+    poison.write_text(
+        "const {Battle} = require('pokemon-showdown/dist/sim/battle');\nconst {choose} = Battle.prototype;\n"
+        "Battle.prototype.choose = function (...args) { if (this.turn === 2) throw new Error('poisoned'); return choose.apply(this, args); };"
+    )
+    monkeypatch.setattr(vec_env, "NODE_FLAGS", (*vec_env.NODE_FLAGS, "--require", str(poison)))
+    rng, ended = np.random.default_rng(0), []
+    with VGCVecEnv(2, 1, FORMAT, seed=2, timeout=60) as env:
+        batch = env.recv()
+        for _ in range(12):
+            batch = step(env, batch, rng)
+            assert len(batch.errors) == len(batch.finished) and all("poisoned" in error for error in batch.errors)
+            ended += batch.finished.tolist()
+    assert len(ended) >= 4
+    for battle in range(2):
+        rows = [row for row in ended if row[0] == battle]
+        # Both sides' choices throw in one message; the second must not break the battle that has taken the first one's place.
+        assert [row[1] for row in rows] == list(range(len(rows)))
+        assert all(row[2] == NO_WINNER and row[3] == 2 and row[4] == 1 for row in rows)
 
 
 def test_a_process_that_stops_answering_is_an_error():
