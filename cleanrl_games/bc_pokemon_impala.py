@@ -564,7 +564,7 @@ if __name__ == "__main__":
     scaler = torch.amp.GradScaler(device.type, enabled=amp_enabled and amp_dtype == torch.float16)
     forward = torch.compile(agent) if args.compile else agent
     data, priorities = Demonstrations(args), Priorities()
-    update, elapsed, rounds, jobs_made, best_score, expert_milestones = 0, 0.0, 0, 0, [-1.0, -1.0], 0.0
+    update, elapsed, rounds, next_round, jobs_made, best_score, expert_milestones = 0, 0.0, 0, 0, 0, [-1.0, -1.0], 0.0
 
     # --- data: files first, then what actors had written before a resume
     episodes = []
@@ -589,7 +589,7 @@ if __name__ == "__main__":
         scaler.load_state_dict(checkpoint["scaler"])
         for name in checkpoint["segments"]:
             data.add_segment(run_dir / "played" / name)
-        update, elapsed, rounds, jobs_made, best_score, expert_milestones = checkpoint["progress"]
+        update, elapsed, rounds, next_round, jobs_made, best_score, expert_milestones = checkpoint["progress"]
         priorities.values = checkpoint["priorities"].numpy()
         torch.set_rng_state(checkpoint["torch_rng"])
         rng.bit_generator.state = json.loads(checkpoint["rng"])
@@ -597,7 +597,7 @@ if __name__ == "__main__":
     def save_checkpoint():
         state = {
             "agent": agent.state_dict(), "target": target.state_dict(), "optimizer": optimizer.state_dict(), "scaler": scaler.state_dict(),
-            "segments": data.segments, "progress": [update, elapsed + time.time() - start_time, rounds, jobs_made, best_score, expert_milestones],
+            "segments": data.segments, "progress": [update, elapsed + time.time() - start_time, rounds, next_round, jobs_made, best_score, expert_milestones],
             "priorities": torch.from_numpy(priorities.values), "torch_rng": torch.get_rng_state(), "rng": json.dumps(rng.bit_generator.state),
         }  # fmt: skip
         run.write_atomically(run_dir / "checkpoint.pt", lambda path: torch.save(state, path))
@@ -699,7 +699,6 @@ if __name__ == "__main__":
     logger = run.Logger(args, run_dir, update)
     priorities.grow(len(data))
     first_update, losses, clock, due, consistent = update, [], time.perf_counter(), False, True
-    next_round = update if rounds else 0
     wait_time, learn_time, metrics = 0.0, 0.0, {}
 
     try:
@@ -709,9 +708,8 @@ if __name__ == "__main__":
         if not checkpoint and args.expert == "scripted" and not args.rom_path:
             submit("expert", held_out[: args.eval_episodes], beta=1.0)  # what there is to reach in the worlds of the evaluation
         while not stopping and progress() < 1.0:
-            # --- the actors: results, the next round, an evaluation that is due
+            # --- the actors: the next round, an evaluation that is due, results
             wait_start = time.perf_counter()
-            metrics |= take_results()
             if rounds < args.dagger_rounds and update >= next_round and not actors.pending:
                 rounds, next_round = rounds + 1, update + args.dagger_frequency
                 worlds = rng.choice(train_worlds, args.dagger_episodes)
@@ -720,6 +718,7 @@ if __name__ == "__main__":
             if due and not evaluations:
                 due = False
                 start_evaluation(args.eval_episodes)
+            metrics |= take_results()  # an inline actor has them already, so that no checkpoint falls between a job and its result
             teaching = np.flatnonzero(~data.columns["validation"])
             if not len(teaching):
                 metrics |= take_results(timeout=1.0)
