@@ -570,10 +570,10 @@ def actor_main(args, index, board, slots, free, full):
     """The life of an actor process: take a free slot, fill it, say so. Ends with its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the learner's to handle
     torch.set_num_threads(args.actor_threads)
-    parent = os.getppid()
+    parent = mp.parent_process()  # not getppid: the learner may have died before this line
     try:
         actor = Actor(args, index)
-        while os.getppid() == parent:
+        while parent.is_alive():
             with contextlib.suppress(queue.Empty):
                 slot = free.get(timeout=1.0)
                 actor.rollout(board, slots[slot])

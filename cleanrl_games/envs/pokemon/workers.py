@@ -13,7 +13,6 @@ import collections
 import contextlib
 import multiprocessing
 import multiprocessing.connection
-import os
 import signal
 import traceback
 
@@ -23,11 +22,11 @@ MAX_DEATHS = 5  # in a row, without a finished job in between: then something is
 def worker_main(connection, player_class, arguments, index):
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    parent = os.getppid()
+    parent = multiprocessing.parent_process()
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent is gone: so are we
         try:
             player = player_class(*arguments, index)
-            while os.getppid() == parent:
+            while parent.is_alive():
                 if connection.poll(1.0):
                     connection.send((player.play(connection.recv()), ""))
         except (EOFError, BrokenPipeError, ConnectionResetError):

@@ -6,7 +6,6 @@ process × workers:  VGCVecEnv(opponents=(expert, expert), record=True) ──> 
 
 import itertools
 import multiprocessing
-import os
 import queue
 import signal
 import sys
@@ -73,12 +72,12 @@ def record(battle_format, teams, experts, num_battles, seed):
 def worker_main(folder, name, settings, report):
     """The life of a collecting process; ends with its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    parent = os.getppid()
+    parent = multiprocessing.parent_process()
     try:
         writer = demos.Writer(folder, name)
         for battle in record(**settings):
             report.put(("battle", sum(len(rows) for rows, *_ in battle), writer.add(battle)))
-            if os.getppid() != parent:
+            if not parent.is_alive():
                 return
         report.put(("end", 0, writer.flush()))
     except Exception:
