@@ -166,7 +166,7 @@ class Args:
     """what the policy is drawn to: a frozen snapshot, the nearest of several, an average of its past weights, uniform legal play"""
     ref_update_interval: int = 50
     """ref: updates until the snapshot is renewed"""
-    max_portfolio_size: int = 3
+    max_portfolio_size: int = 2
     """portfolio: references at most"""
     portfolio_add_interval: int = 50
     """portfolio: updates between candidates"""

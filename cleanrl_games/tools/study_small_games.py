@@ -322,6 +322,29 @@ def show(values):
     return f"**{statistics.median(values):.3f}** ({' '.join(f'{value:.3f}' for value in values)})"
 
 
+def write_tables(args, folder, tables, results, seconds):
+    """table.md for people, metrics.jsonl for benchmark.sh; a row that has not been computed has a dash."""
+    lines, measures = [], {}
+    for title, rows in tables.items():
+        lines += [f"### {title}", "", f"| | {' | '.join(args.games)} |", "|---" * (len(args.games) + 1) + "|"]
+        for label, row in rows.items():
+            cells = []
+            for game in args.games:
+                values = results.get(settings_of(game, row))
+                cells.append(show(values) if values else "–")
+                if not values:
+                    continue
+                name = f"{game}/{label}"
+                measures |= {f"{name}_median": statistics.median(values), f"{name}_min": min(values), f"{name}_max": max(values)}
+            lines.append(f"| {label} | {' | '.join(cells)} |")
+        lines.append("")
+    text = "\n".join(lines)
+    run.write_atomically(folder / "table.md", lambda path: path.write_text(text))
+    row = {"global_step": len(results), "time": round(seconds, 1), **measures}
+    run.write_atomically(folder / "metrics.jsonl", lambda path: path.write_text(json.dumps(row) + "\n"))
+    print(text, f"NashConv, median and each seed; results and tables: {folder}", sep="\n")
+
+
 def main(args):
     unknown = sorted(set(args.games) - set(GAMES))
     if unknown:
@@ -353,25 +376,7 @@ def main(args):
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
-    lines, measures = [], {}
-    for title, rows in tables.items():
-        lines += [f"### {title}", "", f"| | {' | '.join(args.games)} |", "|---" * (len(args.games) + 1) + "|"]
-        for label, row in rows.items():
-            cells = []
-            for game in args.games:
-                values = results.get(settings_of(game, row))
-                cells.append(show(values) if values else "–")
-                if not values:
-                    continue
-                name = f"{game}/{label}"
-                measures |= {f"{name}_median": statistics.median(values), f"{name}_min": min(values), f"{name}_max": max(values)}
-            lines.append(f"| {label} | {' | '.join(cells)} |")
-        lines.append("")
-    text = "\n".join(lines)
-    run.write_atomically(folder / "table.md", lambda path: path.write_text(text))
-    row = {"global_step": len(results), "time": round(time.time() - start, 1), **measures}
-    run.write_atomically(folder / "metrics.jsonl", lambda path: path.write_text(json.dumps(row) + "\n"))
-    print(text, f"NashConv, median and each seed; results and tables: {folder}", sep="\n")
+    write_tables(args, folder, tables, results, time.time() - start)
 
 
 if __name__ == "__main__":
