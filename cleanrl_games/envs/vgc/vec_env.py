@@ -32,7 +32,7 @@ JOB, START, ACTIONS = 0, 1, 2  # message types, as in sim.js
 MAGIC = 0x56474331
 RANDOM_PLAY = -1
 HEADER = 32
-PIPE_BYTES = 1 << 20  # a reply of 32 battles is 300 KB: in a pipe of 64 KB both processes would wake each other five times for it
+PIPE_BYTES = 1 << 20  # a reply of 32 battles is 270 KB: through a pipe of 64 KB both processes wake each other again and again
 # Room for the young objects of many battles (Node starts with 1 MB of it): what a turn made is dead before a collection looks at it. With
 # 32 battles 64 MB took 0.302 ms a decision, 32 MB 0.322. And a full collection whenever the old objects have tripled: V8's own rule lets
 # them grow sixfold, which costs 150 MB and saves nothing measurable.

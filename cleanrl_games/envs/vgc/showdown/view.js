@@ -52,7 +52,7 @@ function bare(effect) {
 
 const PAUSE = ['', ''];
 
-// line.split('|'), in a third of its time: split() leaves compiled code.
+// line.split('|') in three quarters of its time (118 against 159 ns): split() leaves compiled code.
 function parts(line) {
   if (line === '|') return PAUSE; // one line in nine
   const args = [];
