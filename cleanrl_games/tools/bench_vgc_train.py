@@ -26,8 +26,8 @@ sys.path.insert(0, str(ROOT))
 import numpy as np
 import psutil
 
-SKIPPED_UPDATES = 2  # processes start, code gets warm
-WARM_UP_SECONDS = 4.0
+SKIPPED_UPDATES = 4  # processes start, code gets warm, and the slots that were filled meanwhile are used up
+WARM_UP_DECISIONS = 4000  # V8 compiles what it has seen often; in decisions, since a busy machine takes longer
 SCRIPTS = {"": "ppo_vgc_mdbo.py", "rnad_": "rnad_vgc_portfolio.py"}
 
 
@@ -59,13 +59,13 @@ def play_env(index, seconds):
         processes, decisions, start = None, 0, time.perf_counter()
         while True:
             batch = env.recv()
-            rows = batch.decisions
+            rows, mask = batch.decisions, batch.mask
             # The largest of independent uniform numbers, among the legal ones.
-            actions = (rng.random((len(rows), batch.mask.shape[1]), dtype=np.float32) * batch.mask[rows]).argmax(1)
+            actions = (rng.random((len(rows), mask.shape[1]), dtype=np.float32) * mask[rows]).argmax(1)
             env.send(batch.key[rows], actions)
             decisions += len(rows)
             now = time.perf_counter()
-            if processes is None and now - start > WARM_UP_SECONDS:
+            if processes is None and decisions > WARM_UP_DECISIONS:
                 processes = [psutil.Process(), *map(psutil.Process, env.pids())]
                 start, before, decisions = now, cpu_seconds(processes), 0
             elif processes and now - start > seconds:
@@ -117,7 +117,7 @@ def bench_training(script, workers, seconds):
             log.close()
 
 
-def bench(workers=4, seconds=30.0):
+def bench(workers=4, seconds=40.0):
     env_speed, env_ms = bench_env(workers, seconds / 2)
     figures = {"env_decisions_per_s": round(env_speed, 1), "env_cpu_ms": round(env_ms, 4)}
     for prefix, script in SCRIPTS.items():
@@ -135,7 +135,7 @@ def bench(workers=4, seconds=30.0):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--num-workers", type=int, default=4)
-    parser.add_argument("--seconds", type=float, default=30.0, help="of training; the environment alone plays half as long")
+    parser.add_argument("--seconds", type=float, default=40.0, help="of training; the environment alone plays half as long")
     parser.add_argument("--env-worker", type=int, default=-1, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.env_worker >= 0:
