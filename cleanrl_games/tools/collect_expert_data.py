@@ -230,9 +230,7 @@ def collect(args):
                             print(f"{result['dropped']} Episode {job['number']} is dropped and played again.", flush=True)
                         dropped += 1
                         if dropped > 3 + args.episodes:
-                            raise SystemExit(
-                                f"{dropped} episodes had to be dropped: stopping. The {done} whole ones are in {folder}."
-                            )
+                            raise SystemExit(f"{dropped} episodes had to be dropped: stopping. The {done} whole ones are in {folder}.")
                         workers.submit({**job, "attempt": job["attempt"] + 1})
                         continue
                     done += 1
