@@ -404,7 +404,7 @@ def anneal(start, final, update, updates):
 def league_probabilities(qualities):
     """Prioritised sampling as in OpenAI Five: softmax of the qualities."""
     exp = np.exp(np.asarray(qualities) - np.max(qualities))
-    return exp / exp.sum()
+    return (exp / exp.sum()).tolist()  # Python's numbers: checkpoints are read without unpickling
 
 
 def elo_update(rating, reference, score, k=16.0):

@@ -1,6 +1,7 @@
 """ppo_osrs_selfplay.py: its maths against closed forms, its actor's bookkeeping, and runs as a user starts them."""
 
 import copy
+import io
 import json
 import os
 import signal
@@ -171,6 +172,10 @@ def test_league_qualities_follow_the_rule():
     assert league.probabilities() == pytest.approx([1 / 3] * 3)
     league.record(script.LEAGUE, league.members[1]["serial"], 1.0)
     assert league.members[1]["quality"] == pytest.approx(-0.01 / (3 * (1 / 3)))
+    saved = io.BytesIO()
+    torch.save(league.members, saved)  # part of a checkpoint, which a NumPy number would make unreadable
+    saved.seek(0)
+    assert torch.load(saved, weights_only=True) == league.members
     league.record(script.LEAGUE, league.members[2]["serial"], 0.0)
     assert league.members[2]["quality"] == 0.0
     league.join("d", torch.ones(4))  # full: the easiest, b, leaves; d gets the highest quality
