@@ -32,7 +32,7 @@ from .episodes import EpisodeError, read_frames
 
 RESIZE = "torch-bilinear-antialias-uint8"  # in the header: resizers differ by some grey levels, and a network notices
 FEW = 1500  # frames: resized here before a first process would have started
-FORGET_AFTER = 512 << 20  # bytes read before pages are given back
+FORGET_AFTER = 256 << 20  # bytes read before pages are given back; whole pages and large folios count for more than what was read of them
 
 
 def resize(frames, size=84):
@@ -45,7 +45,7 @@ def resize(frames, size=84):
 class Frames:
     """(N, size, size, 3) of one or several memory-mapped files, read by index.
 
-    Pages that were read count as this process's memory until they are given back, so they are, every half a gigabyte; the system
+    Pages that were read count as this process's memory until they are given back, so they are, every quarter of a gigabyte; the system
     keeps them as long as it has room, and a second look costs no disk.
     """
 
