@@ -340,9 +340,17 @@ class VGCVecEnv:
                 try:
                     got, texts = sim.read()
                 except SimDied:
+                    # Of what this process asked in this very call nobody will want an answer; ends that it told stay told.
+                    before = np.concatenate([np.empty(0, self.dtype), *frames])
+                    keep = (before["battle"] % self.num_sims != sim.number) | (before["kind"] == END)
+                    ends = before[keep & (before["kind"] == END)]
+                    self.last_bytes[2 * ends["battle"] + ends["side"]] = ends.view(self.last_bytes.dtype)
+                    place = np.cumsum(keep) - 1
+                    protocol = {int(place[row]): lines for row, lines in protocol.items() if keep[row]}
+                    played = {int(place[row]): action for row, action in played.items() if keep[row]}
                     self.bury(sim)
                     frames, finished, errors = (
-                        frames + self.backlog,
+                        [before[keep], *self.backlog],
                         finished + self.backlog_finished,
                         errors + self.backlog_errors,
                     )
