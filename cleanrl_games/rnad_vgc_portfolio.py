@@ -575,11 +575,11 @@ def ema_update(average, module, decay):
             mean.copy_(torch.lerp(tensor, mean, decay) if tensor.is_floating_point() else tensor)
 
 
-def pool_probabilities(shares, win_rates, games, floor=0.25, prior=20.0):
+def pool_probabilities(shares, win_rates, games, ceiling=2.0, floor=0.25, prior=20.0):
     """Whom to play: the base shares, moved toward those it loses to. A kind never seen counts as even, one always beaten keeps
-    `floor` of its weight, so that a weakness that comes back is noticed. All (K,) → (K,)"""
+    `floor` of its weight, so that a weakness that comes back is noticed; none gets more than `ceiling` times it. All (K,) → (K,)"""
     estimate = (np.asarray(win_rates) * games + 0.5 * prior) / (np.asarray(games) + prior)
-    weights = np.asarray(shares) * np.maximum(2.0 * (1.0 - estimate), floor)
+    weights = np.asarray(shares) * np.clip(2.0 * (1.0 - estimate), floor, ceiling)
     return weights / weights.sum()
 
 
@@ -664,9 +664,9 @@ def table_codes(args):
     """Who sits at each of an actor's tables: 0 = open to any policy, else a scripted player's code.
 
     Who is scripted is fixed in the environment, so the curriculum decides which tables play: num_battles of them at a time, the
-    others wait with their team preview. There are enough tables for a scripted player to be met 2.5 times its base share."""
+    others wait with their team preview. There are enough tables for a scripted player to be met 1.6 times its base share."""
     shares = base_shares(args)[SCRIPTED:]
-    counts = [math.ceil(args.num_battles * min(2.5 * share, 1.0)) for share in shares]
+    counts = [math.ceil(args.num_battles * min(1.6 * share, 1.0)) for share in shares]
     return np.repeat(np.arange(len(BASELINES) + 1), [args.num_battles, *counts])
 
 
@@ -1118,10 +1118,12 @@ class Pool:
         return np.where(self.games > 0, self.wins / np.maximum(self.games, 1e-8), 0.5)
 
     def probabilities(self):
-        """(K,) of the kinds; a kind without members leaves its share to the others."""
-        present = {SELF, *range(SCRIPTED, len(KINDS)), *(member["kind"] for member in self.members)}
-        shares = base_shares(self.args) * [kind in present for kind in range(len(KINDS))]
-        return pool_probabilities(shares, self.win_rates(), self.games)
+        """(K,) of the kinds; a kind without members leaves its share to self-play. A scripted player's never grows: a decision against
+        it costs four times one against oneself, and who wins 2 % of such battles learns more from its equals."""
+        shares, ceiling = base_shares(self.args), np.where(np.arange(len(KINDS)) < SCRIPTED, 2.0, 1.0)
+        for kind in {BC, PAST, EXPLOITER} - {member["kind"] for member in self.members}:
+            shares[SELF], shares[kind] = shares[SELF] + shares[kind], 0.0
+        return pool_probabilities(shares, self.win_rates(), self.games, ceiling)
 
     def publish(self, agent, version):
         """Hands weights, policies and sampling probabilities to the actors, all of one version."""
@@ -1272,7 +1274,7 @@ if __name__ == "__main__":
         others = {member["name"]: frozen(board.snapshots[member["row"]]).cpu() for member in pool.members if member["kind"] in (BC, PAST)}
         if final:
             metrics |= evaluate(args, agent, {"bc": others.pop("bc")}, battles) if "bc" in others else {}
-            past = [evaluate(args, agent, {"past": other}, args.eval_battles)["eval/past"] for other in others.values()]
+            past = [evaluate(args, agent, {"past": other}, battles)["eval/past"] for other in others.values()]
             metrics |= {"eval/past_worst": min(past), "eval/past_mean": float(np.mean(past)), "eval/past_n": len(past)} if past else {}
         return metrics
 
@@ -1423,17 +1425,7 @@ if __name__ == "__main__":
             # --- logs, evaluation, checkpoint
             done = progress(elapsed + time.time() - start_time)
             rollout_time, inference_time, simulator_time = np.mean(times, 0).tolist()
-            names = (
-                "policy_loss",
-                "value_loss",
-                "entropy",
-                "magnet_kl",
-                "rollout_kl",
-                "grad_norm",
-                "old_approx_kl",
-                "approx_kl",
-                "clipfrac",
-            )
+            names = "policy_loss value_loss entropy magnet_kl rollout_kl grad_norm old_approx_kl approx_kl clipfrac".split()
             metrics = {
                 "charts/SPS": (global_step - first_step) / (time.time() - start_time),
                 "charts/learning_rate": lr,

@@ -194,6 +194,18 @@ def test_pool_is_bounded_and_turns_to_whom_it_loses_to():
     assert newest["row"] == easy["row"] and torch.equal(board.snapshots[newest["row"]], torch.full((3,), 4.0))
 
 
+def test_who_is_absent_leaves_its_share_to_self_play_and_scripted_shares_never_grow():
+    pool = script.Pool(script.Args(**SMALL), SimpleNamespace(snapshots=None))
+    base, heuristics = script.base_shares(pool.args), script.KINDS.index("heuristics")
+    shares = pool.probabilities()
+    np.testing.assert_allclose(shares[script.SCRIPTED :], base[script.SCRIPTED :])
+    np.testing.assert_allclose(shares[script.SELF], 1 - base[script.SCRIPTED :].sum())
+    pool.record(torch.tensor([[heuristics, 0, 0.0, 9]] * 500))  # hopeless
+    np.testing.assert_allclose(pool.probabilities(), shares)
+    pool.record(torch.tensor([[heuristics, 0, 1.0, 9]] * 5000))  # and beaten
+    assert pool.probabilities()[heuristics] < 0.4 * base[heuristics]
+
+
 def test_words_and_settings(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert script.read_words(["--lr", "1e-3", "--players-per-worker=8", "--team-pool-path", "x", "--checkpoint", "y"]) == [
