@@ -205,8 +205,36 @@ def test_the_screen_shows_objective_progress_and_direction(env):
         obs, _, _, _, info = env.step(player.act(env))
     texts = {bar[:8, 8:200].tobytes() for bar in bars.values()}
     assert len(texts) == len({objective for objective, _ in bars}) >= 13, "every objective reads differently"
-    yellow = (np.abs(bars[("talk to mother", "home")][:, 220:].astype(int) - [255, 235, 120]) < 12).all(-1)
-    assert yellow.sum() > 20, "the arrow"
+    yellow = (np.abs(bars[("talk to mother", "home")][:, 208:].astype(int) - [255, 235, 120]) < 12).all(-1)
+    assert yellow.sum() > 60, "the compass"
+
+
+def test_compass_trail_and_cursor_tell_the_truth():
+    """Whatever a student does: the compass shows a cheapest step, in the wood the only mushroom beside one glows there, and the tile that
+    one faces has a frame, always at the same four places of the screen."""
+    made, player, rng, seen = PokemonEnv(max_steps=600), QuestExpert(), np.random.default_rng(5), set()
+    for quest_seed in (5, 140):
+        made.reset(options={"quest_seed": quest_seed})
+        done = False
+        while not done:
+            fields = made.reader.fields()
+            if fields["mode"] == 1:
+                x, y, way, tiles = fields["x"], fields["y"], made.reader.way(), made.reader.tiles()
+                goal, shown = (fields["target_x"], fields["target_y"]), ACTIONS.index(way.upper())
+                assert expert.first_action(tiles, made.reader.people(), (x, y), goal, fields["objective"] != 10, shown) == shown
+                if fields["map"] == 5:
+                    glows = [action for action, (dx, dy) in expert.WAYS.items() if tiles[y + dy, x + dx] == 9]
+                    assert glows in ([shown], []) and (glows or abs(goal[0] - x) + abs(goal[1] - y) <= 2)
+                dx, dy = expert.WAYS[expert.FACING_ACTION[fields["facing"]]]
+                frame = made.observation[80 + 16 * dy :, 112 + 16 * dx :][1, 2:6].astype(int)
+                assert (np.abs(frame - [240, 160, 200]) < 12).all(), (fields, frame)
+                seen.add((fields["map"], way))
+            noisy = made.steps < 300 and rng.random() < 0.4
+            *_, terminated, truncated, _ = made.step(int(rng.integers(10)) if noisy else player.act(made))
+            done = terminated or truncated
+        assert terminated
+    assert {area for area, _ in seen} == set(range(8)) and len({way for _, way in seen}) == 4
+    made.close()
 
 
 def test_text_boxes_wait_for_a_and_the_arrow_keys_do_nothing_there(env):

@@ -26,16 +26,9 @@ TALL_GRASS = 3
 ELEMENT_MOVE, TONIC = 0, 2
 
 
-def arrow(start, goal):
-    """→ the action that the arrow on the screen shows"""
-    dx, dy = goal[0] - start[0], goal[1] - start[1]
-    if abs(dx) > abs(dy):
-        return RIGHT if dx > 0 else LEFT
-    return DOWN if dy > 0 else UP
-
-
-def first_action(tiles, people, start, goal, avoid_grass):
-    """→ the first action of a cheapest way from start to goal (which may be solid: then up to it), None if there is none"""
+def first_action(tiles, people, start, goal, avoid_grass, shown=None):
+    """→ the first action of a cheapest way from start to goal (which may be solid: then up to it), None if there is none.
+    Of equally good ones it is the one that the compass on the screen shows: a student can see that reason."""
     solid = {(x, y) for _, x, y in people}
 
     def price(place):
@@ -57,8 +50,7 @@ def first_action(tiles, people, start, goal, avoid_grass):
                 queue.append(there)
     if start not in distance:
         return None
-    # of equally good steps the one the arrow shows: a student can see that reason
-    for action in (arrow(start, goal), *WAYS):
+    for action in sorted(WAYS, key=lambda action: action != shown):
         there = start[0] + WAYS[action][0], start[1] + WAYS[action][1]
         if price(there) and distance.get(there, 1 << 30) + price(there) == distance[start]:
             return action
@@ -86,7 +78,9 @@ class QuestExpert:
             towards = next(action for action, way in WAYS.items() if way == (dx, dy))
             return A if FACING_ACTION[ram["facing"]] == towards else towards
         seeks_grass = ram["objective"] == 10
-        action = first_action(reader.tiles(), people, here, goal, avoid_grass=not seeks_grass)
+        way = reader.way()
+        shown = ACTIONS.index(way.upper()) if way else None
+        action = first_action(reader.tiles(), people, here, goal, not seeks_grass, shown)
         if action is None:
             raise RuntimeError(f"The expert sees no way from {here} to {goal} on map {ram['map']} of world {ram['seed']}.")
         return action

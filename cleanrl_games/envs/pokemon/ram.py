@@ -18,7 +18,7 @@ QUEST_FIELDS = (
     *"cursor tonics talked_to_mother leader_element target_x target_y width height grass_steps losses frames rng".split(),
 )
 QUEST_FORMAT = struct.Struct("<4s8BH18BII")
-NUM_PEOPLE, PEOPLE_AT = 8, 0x28
+NUM_PEOPLE, PEOPLE_AT, WAY_AT = 8, 0x28, 0x48
 MODES = ("title", "walk", "talk", "menu", "message", "finished")
 FACINGS = ("down", "up", "left", "right")
 QUEST_MAPS = ("home", "emberly", "lab", "cottage", "route_1", "glow_wood", "highmoor", "gym")
@@ -111,6 +111,11 @@ class QuestReader:
         """→ [(kind, x, y)] of the map"""
         found = struct.iter_unpack("4B", self.emulator.read(EWRAM + PEOPLE_AT, 4 * NUM_PEOPLE))
         return [(KINDS[kind], x, y) for x, y, kind, _ in found if kind]
+
+    def way(self):
+        """→ where the compass on the screen points: down, up, left, right, or None"""
+        number = self.emulator.read(EWRAM + WAY_AT, 1)[0]
+        return FACINGS[number] if number < len(FACINGS) else None
 
     def reached(self, before):
         return self.fields()["milestones"]

@@ -507,7 +507,7 @@ const char *const tile_art[NUM_TILES] = {
         "dddddddddddddddd",
 };
 
-const char *const sprite_art[8] = {
+const char *const sprite_art[9] = {
     // front
     "......11"
     "....1177"
@@ -610,40 +610,57 @@ const char *const sprite_art[8] = {
     ".119919."
     "1.1.1911"
     "11111111",
-    // arrow up
+    // needle up
     ".......1"
     "......1a"
+    "......1a"
+    ".....1aa"
     ".....1aa"
     "....1aaa"
+    "....1aaa"
+    "...1aaaa"
     "...1aaaa"
     "..1aaaaa"
+    "..1aaaaa"
     ".1aaaaaa"
-    ".1111aaa"
-    "....1aaa"
-    "....1aaa"
-    "....1aaa"
-    "....1aaa"
-    "....1999"
-    "....1111"
+    ".1aaaaaa"
+    "1aaaaaaa"
+    "19999999"
+    "11111111",
+    // needle right
+    "111............."
+    "19a11..........."
+    "19aaa11........."
+    "19aaaaa11......."
+    "19aaaaaaa11....."
+    "19aaaaaaaaa11..."
+    "19aaaaaaaaaaa11."
+    "19aaaaaaaaaaaaa1"
+    "19aaaaaaaaaaaaa1"
+    "19aaaaaaaaaaa11."
+    "19aaaaaaaaa11..."
+    "19aaaaaaa11....."
+    "19aaaaa11......."
+    "19aaa11........."
+    "19a11..........."
+    "111.............",
+    // cursor
+    "9999999."
+    "9aaaaa9."
+    "9a9999.."
+    "9a9....."
+    "9a9....."
+    "9a9....."
+    "99......"
     "........"
-    "........",
-    // arrow right
-    "................"
-    ".......11......."
-    ".......1a1......"
-    ".......1aa1....."
-    ".1111111aaa1...."
-    ".1aaaaaaaaaa1..."
-    ".1aaaaaaaaaaa1.."
-    ".1aaaaaaaaaaaa1."
-    ".1aaaaaaaaaaa1.."
-    ".1999999aaaa1..."
-    ".1111111aaa1...."
-    ".......1aa1....."
-    ".......1a1......"
-    ".......11......."
-    "................"
-    "................",
+    "........"
+    "99......"
+    "9a9....."
+    "9a9....."
+    "9a9....."
+    "9a9999.."
+    "9aaaaa9."
+    "9999999.",
 };
 
 const char *const creature_art[5] = {

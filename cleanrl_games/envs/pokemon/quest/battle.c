@@ -17,17 +17,18 @@ static void number(int column, int row, int value) {
   text_at(column, row, text);
 }
 
-static void bar(int column, int row, int hp, int max_hp) {
+static void bar(int column, int row, int hp, int max_hp, int glyph) {
   int full = (hp * 10 + max_hp - 1) / max_hp;
-  for (int i = 0; i < 10; i++) text_glyph(column + i, row, i < full ? GLYPH_BAR : GLYPH_EMPTY_BAR);
+  for (int i = 0; i < 10; i++) text_glyph(column + i, row, i < full ? glyph : GLYPH_EMPTY_BAR);
 }
 
 static void show_health(const char *name) {
   text_at(1, 1, name);
-  bar(1, 2, state.enemy_hp, state.enemy_max_hp);
+  bar(1, 2, state.enemy_hp, state.enemy_max_hp, GLYPH_BAR);
   number(12, 2, state.enemy_hp);
   text_at(17, 11, own_names[state.starter - 1]);
-  bar(17, 12, state.hp, state.max_hp);
+  // red when the next blow could be the last
+  bar(17, 12, state.hp, state.max_hp, state.hp <= (state.enemy_element == PLAIN ? 8 : 12) ? GLYPH_LOW_BAR : GLYPH_BAR);
   number(28, 12, state.hp);
 }
 
@@ -37,7 +38,9 @@ static void show_menu(void) {
   text_at(18, 15, "TACKLE");
   text_at(4, 18, state.tonics ? "TONIC" : "NO TONIC");
   text_at(18, 18, "RUN");
-  text_at(state.cursor & 1 ? 16 : 2, state.cursor & 2 ? 18 : 15, ">");
+  int column = state.cursor & 1 ? 16 : 2, row = state.cursor & 2 ? 18 : 15;
+  text_at(column, row, ">");
+  for (int i = 0; i < 10; i++) text_glyph(column + i, row + 1, GLYPH_DONE);  // underlined, which is hard to overlook
 }
 
 static int choose(void) {

@@ -5,6 +5,9 @@ typedef unsigned short u16;
 typedef unsigned int u32;
 typedef signed char s8;
 
+// Code in the fast RAM, 32 bits wide: what has to be done within a frame.
+#define FAST __attribute__((section(".fast"), target("arm"), noinline))
+
 #define REG16(offset) (*(volatile u16 *)(0x04000000 + (offset)))
 #define DISPCNT REG16(0x000)
 #define DISPSTAT REG16(0x004)

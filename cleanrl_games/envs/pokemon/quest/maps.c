@@ -110,28 +110,65 @@ static void build_forest(void) {
   *tile(exit, 0) = T_GATE;
 }
 
-// Mushrooms glow on the way from the player to the objective.
-void mark_forest_path(void) {
-  static const s8 ways[4][2] = {{1, 0}, {-1, 0}, {0, 1}, {0, -1}};
-  u16 from[16 * MAP_SIZE], queue[256];
-  int head = 0, tail = 0, goal = state.target_y * MAP_SIZE + state.target_x, start = state.y * MAP_SIZE + state.x;
-  for (int i = 0; i < 16 * MAP_SIZE; i++) {
-    from[i] = 0;
-    if (state.tiles[i] == T_GLOW) state.tiles[i] = T_MOSS;
-  }
-  from[start] = start;
-  queue[tail++] = start;
-  while (head < tail && !from[goal]) {
-    int here = queue[head++];
+// What it costs to go to the objective by way of a tile, 0: one cannot. Steps, of which those into tall grass count twice unless it is sought.
+static u8 costs[MAP_SIZE * MAP_SIZE] __attribute__((aligned(4)));
+
+FAST void measure_ways(int avoid_grass) {
+  static const s8 steps[4] = {MAP_SIZE, -MAP_SIZE, -1, 1};
+  u16 queue[256];
+  u8 head = 0, tail = 0;  // they go round
+  int goal = state.target_y * MAP_SIZE + state.target_x, price_of_grass = avoid_grass ? 2 : 1;
+  for (int i = 0; i < MAP_SIZE * MAP_SIZE; i += 4) *(u32 *)&costs[i] = 0;
+  // people are in the way: nothing is cheaper than 1, so nobody goes there
+  for (int i = 0; i < MAX_PEOPLE; i++)
+    if (state.people[i].kind) costs[state.people[i].y * MAP_SIZE + state.people[i].x] = 1;
+  costs[goal] = state.tiles[goal] == T_TALL ? price_of_grass : 1;
+  for (queue[tail++] = goal; head != tail;) {
+    u32 here = queue[head++], cost = costs[here] + 1;
     for (int way = 0; way < 4; way++) {
-      int next = here + ways[way][0] + ways[way][1] * MAP_SIZE;
-      if (next < 0 || next >= 16 * MAP_SIZE || from[next] || (state.tiles[next] != T_MOSS && state.tiles[next] != T_GATE)) continue;
-      from[next] = here;
+      u32 next = here + steps[way], kind = next < MAP_SIZE * MAP_SIZE ? state.tiles[next] : T_VOID;
+      if (kind == T_VOID || kind >= T_TREE || kind == T_MAT || kind == T_DOOR || kind == T_GATE) continue;
+      u32 total = kind == T_TALL ? cost + price_of_grass - 1 : cost;
+      if (costs[next] && costs[next] <= total) continue;
+      costs[next] = total;
       queue[tail++] = next;
     }
   }
-  for (int here = goal; from[here] && here != start; here = from[here])
-    if (state.tiles[here] == T_MOSS) state.tiles[here] = T_GLOW;
+  for (int i = 0; i < MAX_PEOPLE; i++) {
+    int at = state.people[i].y * MAP_SIZE + state.people[i].x;
+    if (state.people[i].kind && at != goal) costs[at] = 0;
+  }
+}
+
+// The first step of a cheapest way; of equal ones the one that looks more like the right direction.
+static int way_from(int x, int y) {
+  int dx = state.target_x - x, dy = state.target_y - y, best = NOWHERE, least = 256;
+  int straight = (dx < 0 ? -dx : dx) > (dy < 0 ? -dy : dy) ? (dx < 0 ? LEFT : RIGHT) : dy > 0 ? DOWN : UP;
+  if (!dx && !dy) return NOWHERE;
+  for (int way = DOWN; way <= RIGHT; way++) {
+    int cost = costs[(y + ahead[way][1]) * MAP_SIZE + x + ahead[way][0]];
+    if (cost && (cost < least || (cost == least && way == straight))) least = cost, best = way;
+  }
+  return best;
+}
+
+static void set_tile(int x, int y, int kind) {
+  *tile(x, y) = kind;
+  draw_tile(x, y);
+}
+
+// The compass; and in the wood mushrooms glow on the way that lies ahead, and on that only.
+void show_way(void) {
+  int x = state.x, y = state.y;
+  state.way = way_from(x, y);
+  if (state.map != FOREST) return;
+  for (int j = 0; j < state.height; j++)
+    for (int i = 0; i < state.width; i++)
+      if (*tile(i, j) == T_GLOW) set_tile(i, j, T_MOSS);
+  for (int way = state.way; way != NOWHERE; way = way_from(x, y)) {
+    x += ahead[way][0], y += ahead[way][1];
+    if (*tile(x, y) == T_MOSS) set_tile(x, y, T_GLOW);
+  }
 }
 
 static void build_highmoor(void) {

@@ -192,9 +192,10 @@ void update_objective(void) {
     if (person) state.target_x = person->x, state.target_y = person->y;
   } else {
     // the tall grass: its middle row, far enough to meet somebody on the way
-    state.target_x = state.x < 7 ? 9 : 5, state.target_y = 16;
+    state.target_x = state.x < 7 ? 10 : 4, state.target_y = 16;
   }
-  if (state.map == FOREST) mark_forest_path();
+  measure_ways(goal != GOAL_GRASS);
+  show_way();
   text_panel(0, 2);
   text_at(1, 0, goals[goal]);
   text_at(1, 1, map_names[state.map]);

@@ -12,13 +12,13 @@ enum {
   NOBODY, MOTHER, PROFESSOR, RIVAL, NEIGHBOUR, GUARD, SCOUT, LEADER, FOLK, FOLK_2, ORB_RED, ORB_BLUE, ORB_GREEN, CHARM, THORN
 };
 // pictures among the sprites' tiles
-enum { PIC_FRONT = 0, PIC_BACK = 4, PIC_SIDE = 8, PIC_ORB = 12, PIC_CHARM = 16, PIC_THORN = 20, PIC_ARROW_UP = 24, PIC_ARROW_SIDE = 28, PIC_CREATURE = 64 };
+enum { PIC_FRONT = 0, PIC_BACK = 4, PIC_SIDE = 8, PIC_ORB = 12, PIC_CHARM = 16, PIC_THORN = 20, PIC_ARROW_UP = 24, PIC_ARROW_SIDE = 28, PIC_CURSOR = 32, PIC_CREATURE = 64 };
 enum { CREATURE_FOX, CREATURE_DUCK, CREATURE_SPROUT, CREATURE_MOTH, CREATURE_GOLEM };
 
 // art.c, font.c
 extern const u16 base_palette[16];
 extern const char *const tile_art[NUM_TILES];
-extern const char *const sprite_art[8];
+extern const char *const sprite_art[9];
 extern const char *const creature_art[5];
 extern const u8 font[64][7];
 
@@ -29,12 +29,13 @@ void text_at(int column, int row, const char *line);
 void text_glyph(int column, int row, int glyph);
 void text_panel(int row, int rows);
 void draw_map(void);
+void draw_tile(int x, int y);
 void draw_battlefield(void);
 void draw_frame(void);
 void set_sprite(int slot, int x, int y, int tile, int bank, int flip, int big);
 void hide_sprites(int from);
 extern int step_offset;
-enum { GLYPH_PANEL = 64, GLYPH_BAR, GLYPH_EMPTY_BAR, GLYPH_DONE, GLYPH_TODO, GLYPH_EDGE };
+enum { GLYPH_PANEL = 64, GLYPH_BAR, GLYPH_EMPTY_BAR, GLYPH_DONE, GLYPH_TODO, GLYPH_EDGE, GLYPH_LOW_BAR };
 
 // main.c
 extern u16 pressed;
@@ -48,7 +49,9 @@ int has(int milestone);
 u32 layout_roll(u32 below);
 void layout_seed(u32 part);
 void build_map(void);
-void mark_forest_path(void);
+void measure_ways(int avoid_grass);
+void show_way(void);
+extern const s8 ahead[4][2];
 void find_exit(int towards, u8 *x, u8 *y);
 void enter_map(int map, int from);
 void walk(u16 held);

@@ -5,6 +5,7 @@
 
 enum { MODE_TITLE, MODE_WALK, MODE_TALK, MODE_MENU, MODE_MESSAGE, MODE_FINISHED };
 enum { DOWN, UP, LEFT, RIGHT };
+enum { NOWHERE = 4 };
 enum { HOME, TOWN, LAB, COTTAGE, ROUTE, FOREST, HIGHMOOR, GYM };
 enum { NONE, FIRE, WATER, LEAF, PLAIN };
 enum {
@@ -40,7 +41,8 @@ typedef struct {
   u8 grass_steps, losses;  // 0x1e
   u32 frames, rng;         // 0x20
   Person people[MAX_PEOPLE];         // 0x28
-  u8 unused[0x100 - 0x48];
+  u8 way;                            // 0x48 what the compass shows: DOWN, UP, LEFT, RIGHT, or NOWHERE
+  u8 unused[0x100 - 0x49];
   u8 tiles[MAP_SIZE * MAP_SIZE];     // 0x100 rows of 32; 0 and everything from 16 on is solid
 } State;
 

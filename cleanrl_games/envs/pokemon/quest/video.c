@@ -64,6 +64,7 @@ static void load_letters(void) {
   fill_tile(TEXT_TILES, 0);
   fill_tile(TEXT_TILES + (GLYPH_PANEL + 1) * 16, 1);
   load_art(TEXT_TILES + (GLYPH_BAR + 1) * 16, "11111111ffffffff44444444333333333333333333333333ffffffff11111111", 8, 8, 0);
+  load_art(TEXT_TILES + (GLYPH_LOW_BAR + 1) * 16, "11111111ffffffffaaaaaaaa999999999999999999999999ffffffff11111111", 8, 8, 0);
   load_art(TEXT_TILES + (GLYPH_EMPTY_BAR + 1) * 16, "11111111ffffffffddddddddddddddddddddddddddddddddffffffff11111111", 8, 8, 0);
   load_art(TEXT_TILES + (GLYPH_DONE + 1) * 16, "111111111aaaaaa11a5555a11a5555a11a5555a11a5555a11aaaaaa111111111", 8, 8, 0);
   load_art(TEXT_TILES + (GLYPH_EDGE + 1) * 16, "11111111ffffffffeeeeeeee1111111111111111111111111111111111111111", 8, 8, 0);
@@ -88,7 +89,7 @@ void video_start(void) {
   load_letters();
   for (int tile = 0; tile < NUM_TILES; tile++)
     if (tile_art[tile]) load_art(WORLD_TILES + tile * 64, tile_art[tile], 16, 16, 0);
-  for (int i = 0; i < 8; i++) load_art(OBJ_TILES + i * 64, sprite_art[i], 16, 16, i != 2 && i != 7);
+  for (int i = 0; i < 9; i++) load_art(OBJ_TILES + i * 64, sprite_art[i], 16, 16, i != 2 && i != 7);
   for (int i = 0; i < 5; i++) load_art(OBJ_TILES + (PIC_CREATURE + 16 * i) * 16, creature_art[i], 32, 32, 1);
   text_clear(0, 20);
   hide_sprites(0);
@@ -130,13 +131,17 @@ static int bank_of(int tile) {
   return tile >= T_ROOF_RED && tile <= T_ROOF_GREY ? tile - T_ROOF_RED : 0;
 }
 
-void draw_map(void) {
+void draw_tile(int x, int y) {
+  int tile = state.tiles[y * MAP_SIZE + x];
+  // out of doors the trees at the edge of a map go on for ever
+  if (tile == T_VOID && (state.map == TOWN || (state.map >= ROUTE && state.map <= HIGHMOOR))) tile = state.tiles[0];
+  put_tile(x, y, tile >= T_ROOF_RED && tile <= T_ROOF_GREY ? T_ROOF_RED : tile, bank_of(tile));
+}
+
+FAST void draw_map(void) {
   is_battle = 0;
   for (int y = 0; y < MAP_SIZE; y++)
-    for (int x = 0; x < MAP_SIZE; x++) {
-      int tile = state.tiles[y * MAP_SIZE + x], bank = bank_of(tile);
-      put_tile(x, y, tile >= T_ROOF_RED && tile <= T_ROOF_GREY ? T_ROOF_RED : tile, bank);
-    }
+    for (int x = 0; x < MAP_SIZE; x++) draw_tile(x, y);
 }
 
 void draw_battlefield(void) {
@@ -158,28 +163,23 @@ void hide_sprites(int from) {
   for (int i = from; i < 32; i++) sprites[i][0] = 1 << 9;
 }
 
-static int clamp(int value, int low, int high) { return value < low ? low : value > high ? high : value; }
-
-static int camera(int centre, int size, int screen) {
-  return size <= screen ? (size - screen) / 2 : clamp(centre - screen / 2, 0, size - screen);
-}
-
 static int picture_of(int facing) { return facing == UP ? PIC_BACK : facing == DOWN ? PIC_FRONT : PIC_SIDE; }
 
 static void draw_world(void) {
-  static const s8 back[4][2] = {{0, -1}, {0, 1}, {1, 0}, {-1, 0}};
-  int px = state.x * 16 + back[state.facing][0] * step_offset, py = state.y * 16 + back[state.facing][1] * step_offset;
-  int cx = camera(px + 8, state.width * 16, 240), cy = camera(py + 8, state.height * 16, 144) - 16;
+  int forward_x = ahead[state.facing][0], forward_y = ahead[state.facing][1];
+  int px = state.x * 16 - forward_x * step_offset, py = state.y * 16 - forward_y * step_offset;
+  int cx = px + 8 - 120, cy = py + 8 - 88;  // the player is always in the middle of what the top bar leaves
   BGX(1) = cx, BGY(1) = cy;
   int slot = 0;
-  if (state.objective) {
-    int dx = state.target_x - state.x, dy = state.target_y - state.y;
-    int sideways = (dx < 0 ? -dx : dx) > (dy < 0 ? -dy : dy);
-    set_sprite(slot++, 222, 0, sideways ? PIC_ARROW_SIDE : PIC_ARROW_UP, 15, 0, 0);
-    if (sideways && dx < 0) sprites[0][1] |= 1 << 12;
-    if (!sideways && dy > 0) sprites[0][1] |= 1 << 13;
+  if (state.way != NOWHERE) {
+    // the compass: its needle also swings to the side it points to
+    int sideways = ahead[state.way][0];
+    set_sprite(slot++, 216 + 8 * sideways, 0, sideways ? PIC_ARROW_SIDE : PIC_ARROW_UP, 15, state.way == LEFT, 0);
+    if (state.way == DOWN) sprites[0][1] |= 1 << 13;
     sprites[0][2] &= ~(1 << 10);  // above the bar, whose layer is 0
   }
+  // a frame around what one is facing
+  set_sprite(slot++, px - cx + 16 * forward_x, py - cy + 16 * forward_y, PIC_CURSOR, 1, 0, 0);
   set_sprite(slot++, px - cx, py - cy - (step_offset & 4 ? 1 : 0), picture_of(state.facing), 0, state.facing == LEFT, 0);
   for (int i = 0; i < MAX_PEOPLE; i++) {
     Person *person = &state.people[i];

@@ -1,7 +1,7 @@
 // Walking: steps, doors, tall grass, locked ways. SPDX-License-Identifier: MIT
 #include "quest.h"
 
-static const s8 ahead[4][2] = {{0, 1}, {0, -1}, {-1, 0}, {1, 0}};
+const s8 ahead[4][2] = {{0, 1}, {0, -1}, {-1, 0}, {1, 0}};
 static int held_frames;
 
 static int tile_at(int x, int y) { return state.tiles[y * MAP_SIZE + x]; }
@@ -68,7 +68,10 @@ static void arrive(void) {
     state.grass_steps++;
     // the first encounter waits at the third step, so that nobody has to look for it
     int met = has(WILD_BEATEN) ? roll(14) == 0 : state.grass_steps >= 3;
-    if (!met) return;
+    if (!met) {
+      if (state.x == state.target_x && state.y == state.target_y) update_objective();  // go on searching
+      return;
+    }
     state.grass_steps = 0;
     if (battle(CREATURE_MOTH, PLAIN, 18, 4, 1, "WILD DUSKMOTH")) reach(WILD_BEATEN);
     else if (!state.hp) {
@@ -87,7 +90,7 @@ void fight_trainer(int milestone, int creature, int element, int hp, int strengt
     return;
   }
   state.hp = state.max_hp;
-  reach(milestone);
+  state.milestones |= 1 << milestone;
   place_people();
   update_objective();
   draw_map();
@@ -102,7 +105,9 @@ void walk(u16 held) {
   if (state.moving) {
     state.moving--;
     step_offset = offsets[state.moving];
-    if (!state.moving) arrive();
+    if (state.moving) return;
+    if (!is_exit(tile_at(state.x, state.y))) show_way();
+    arrive();
     return;
   }
   u16 keys = waiting;
