@@ -48,9 +48,9 @@ SIZE, NUM_ACTIONS = 84, len(ACTIONS)
 # in a second of a processor that has AVX512-BF16; on an older one --amp off is faster.
 COLLECT = {
     "expert_episodes": 160, "batch_size": 32, "learning_rate": 5e-4, "learning_rate_final": 2e-5, "total_training_steps": 1_000_000,
-    "prioritized": True, "eval_frequency": 3000, "eval_episodes": 16, "amp": "bf16",
+    "prioritized": True, "eval_frequency": 1500, "eval_episodes": 16, "amp": "bf16",
 }  # fmt: skip
-# A student's own states teach more than more of the expert's, so it takes over early.
+# With a student at the buttons fewer episodes of the expert are needed to begin with, and it takes over early.
 TAKE_OVER = {**COLLECT, "expert_episodes": 64, "dagger_rounds": 1000, "dagger_beta": 0.5}
 PRESETS = {"plan": {}, "cloning": COLLECT, "dagger": TAKE_OVER, "dqn_bc": {**TAKE_OVER, "algo": "dqn_bc"}}
 
