@@ -551,17 +551,7 @@ def save_model(path, agent, args):
 
 def load_model(path):
     """A run's folder or a model.zip → (agent, metadata)"""
-    weights, metadata = run.read_model(path)
-    if metadata.get("contract_hash") != contract.contract_hash():
-        raise SystemExit(
-            f"{path} was trained on contract {metadata.get('contract_hash')}, not {contract.contract_hash()}: it cannot play here."
-        )
-    try:
-        agent = make_agent(metadata["args"]).eval()
-        agent.load_state_dict(weights)
-    except (RuntimeError, KeyError) as error:
-        raise SystemExit(f"{path} is of another network than this script's: {error}") from None
-    return agent, metadata
+    return run.load_agent(path, contract.contract_hash(), make_agent)
 
 
 def mean_losses(losses):

@@ -657,17 +657,7 @@ def save_model(path, agent, args):
 
 def load_model(path):
     """A run's folder or a model.zip → (agent, metadata)"""
-    weights, metadata = run.read_model(path)
-    if metadata.get("contract_hash") != contract.contract_hash():
-        raise SystemExit(
-            f"{path} was trained on contract {metadata.get('contract_hash')}, not {contract.contract_hash()}: it cannot play here."
-        )
-    agent = Agent(metadata["args"]["hidden_size"], metadata["args"]["head_size"]).eval()
-    try:
-        agent.load_state_dict(weights)
-    except RuntimeError as error:
-        raise SystemExit(f"{path} is of another network than this script's: {error}") from None
-    return agent, metadata
+    return run.load_agent(path, contract.contract_hash(), lambda settings: Agent(settings["hidden_size"], settings["head_size"]))
 
 
 class League:

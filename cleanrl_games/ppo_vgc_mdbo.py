@@ -39,7 +39,7 @@ import torch.nn.functional as F
 
 from cleanrl_games.envs import cluster, run, sharing
 from cleanrl_games.envs.vgc import PREVIEW, TeamPool, VGCVecEnv, contract, mdbo, normalize_format
-from cleanrl_games.envs.vgc.match import BASELINES, play_battles
+from cleanrl_games.envs.vgc.match import BASELINES, play_battles, replay_battles
 from cleanrl_games.envs.vgc.vocabulary import FLOATS, INTS, LAYOUT, SIZES
 
 
@@ -759,24 +759,7 @@ class Actor:
         self.generator.set_state(state["generator"])
         self.env.close()
         self.env = make_env(self.args, self.index, arrays["episodes"])
-        self.waiting = self.replay()
-
-    def replay(self):
-        """Plays the battles under way again up to where they stood (same seed, same moves) → what they ask next, as one batch"""
-        left = {key: [] for key in range(2 * self.args.num_battles)}
-        for moves in self.played:
-            for key, action in moves:
-                left[key].append(action)
-        frames, finished = [], []
-        while True:
-            batch = self.env.recv()
-            arrived = np.array([not left[2 * battle] and not left[2 * battle + 1] for battle in range(self.args.num_battles)])
-            frames.append(batch.frames[arrived[batch.battle]])
-            finished.append(batch.finished[arrived[batch.finished["battle"]]])
-            keys = [key for key in batch.key[batch.decisions].tolist() if left[key]]
-            if not keys:
-                return dataclasses.replace(batch, frames=np.concatenate(frames), finished=np.concatenate(finished))
-            self.env.send(keys, [left[key].pop(0) for key in keys])
+        self.waiting = replay_battles(self.env, self.played)
 
 
 # --8<-- [start:actor_main]
@@ -885,44 +868,7 @@ def save_model(path, agent, args):
 
 def load_model(path):
     """A run's folder or a model.zip → (agent, metadata)"""
-    weights, metadata = run.read_model(path)
-    if metadata.get("contract_hash") != contract.contract_hash():
-        raise SystemExit(
-            f"{path} was trained on contract {metadata.get('contract_hash')}, not {contract.contract_hash()}: it cannot play here."
-        )
-    try:
-        agent = make_agent(metadata["args"]).eval()
-        agent.load_state_dict(weights)
-    except (RuntimeError, KeyError) as error:
-        raise SystemExit(f"{path} is of another network than this script's: {error}") from None
-    return agent, metadata
-
-
-def take_over(agent, path):
-    """Copies the tensors of a model that fit, and says of each whether it did."""
-    weights, metadata = run.read_model(path)
-    if metadata.get("action_space") != contract.ACTION_SPACE:
-        raise SystemExit(
-            f"--bc-model {path}: its action space is {metadata.get('action_space', 'not named')}, not {contract.ACTION_SPACE}: "
-            "its heads mean other actions. Give a model of bc_vgc_mdbo.py or of this script."
-        )
-    if metadata.get("contract_hash") != contract.contract_hash():
-        raise SystemExit(
-            f"--bc-model {path}: its observations are of contract {metadata.get('contract_hash')}, not {contract.contract_hash()}: "
-            "the same columns would mean other things. Train the clone again."
-        )
-    own = agent.state_dict()
-    fits = {name: name in weights and weights[name].shape == tensor.shape for name, tensor in own.items()}
-    for name, tensor in own.items():
-        found = f"the model's is {tuple(weights[name].shape)}" if name in weights else "the model has none"
-        print(f"--bc-model: {name} {tuple(tensor.shape)} {'taken over' if fits[name] else f'left as it was, {found}'}", flush=True)
-    for name in weights.keys() - own.keys():
-        print(f"--bc-model: {name} {tuple(weights[name].shape)} of the model has no place here", flush=True)
-    if not any(fits.values()):
-        raise SystemExit(
-            f"--bc-model {path}: no tensor of it fits this network; --width, --embedding-width and --lstm-size must be its own."
-        )
-    agent.load_state_dict({name: weights[name] if fits[name] else tensor for name, tensor in own.items()})
+    return run.load_agent(path, contract.contract_hash(), make_agent)
 
 
 class League:
@@ -972,8 +918,7 @@ def check_args(args):
 
 
 if __name__ == "__main__":
-    # --lr is what users of similar trainers type.
-    args = run.parse_args(Args, {}, ["--learning-rate" + word[4:] if word.split("=")[0] == "--lr" else word for word in sys.argv[1:]])
+    args = run.parse_args(Args, {}, aliases={"--lr": "--learning-rate"})  # what users of similar trainers type
     check_args(args)
     checkpoint = run.load_checkpoint(args.resume) if args.resume else None
     run_dir = run.make_run_folder(args, __file__)
@@ -983,7 +928,7 @@ if __name__ == "__main__":
 
     agent = make_agent(vars(args)).to(device)
     if args.bc_model and not checkpoint:
-        take_over(agent, args.bc_model)
+        run.take_over(agent, args.bc_model, "--bc-model", contract.contract_hash(), contract.ACTION_SPACE)
     for name, parameter in agent.named_parameters():
         parameter.requires_grad_(not args.freeze_shared or name.split(".")[0] in HEADS)
     trained = [parameter for parameter in agent.parameters() if parameter.requires_grad]

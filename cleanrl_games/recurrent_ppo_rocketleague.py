@@ -772,17 +772,7 @@ def save_model(path, agent, args, stage):
 
 def load_model(path):
     """A run's folder or a model.zip → (agent, metadata)"""
-    weights, metadata = run.read_model(path)
-    if metadata.get("contract_hash") != contract.contract_hash():
-        raise SystemExit(
-            f"{path} was trained on contract {metadata.get('contract_hash')}, not {contract.contract_hash()}: it cannot play here."
-        )
-    agent = Agent(metadata["args"]["recurrent"], metadata["args"]["rnn_size"]).eval()
-    try:
-        agent.load_state_dict(weights)
-    except RuntimeError as error:
-        raise SystemExit(f"{path} is of another network than this script's: {error}") from None
-    return agent, metadata
+    return run.load_agent(path, contract.contract_hash(), lambda settings: Agent(settings["recurrent"], settings["rnn_size"]))
 
 
 class League:

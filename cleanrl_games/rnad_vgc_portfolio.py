@@ -40,7 +40,7 @@ import torch.nn.functional as F
 
 from cleanrl_games.envs import cluster, exploiters, run, sharing
 from cleanrl_games.envs.vgc import PREVIEW, TeamPool, VGCVecEnv, contract, mdbo, normalize_format
-from cleanrl_games.envs.vgc.match import BASELINES, play_battles
+from cleanrl_games.envs.vgc.match import BASELINES, play_battles, replay_battles
 from cleanrl_games.envs.vgc.vocabulary import FLOATS, INTS, LAYOUT, SIZES
 
 # Names that users of similar trainers type, and what they are called here.
@@ -894,24 +894,8 @@ class Actor:
         self.generator.set_state(state["generator"])
         self.env.close()
         self.env = make_env(self.args, self.index, arrays["episodes"])
-        self.resumed, self.parked = self.replay(), None
-
-    def replay(self):
-        """Plays the battles under way again up to where they stood (same seed, same moves) → what they ask next, as one batch"""
-        left = {key: [] for key in range(2 * len(self.codes))}
-        for table in np.flatnonzero(self.running):
-            for key, action in self.played[table]:
-                left[key].append(action)
-        frames, finished = [], []
-        while True:
-            batch = self.env.recv()
-            arrived = np.array([not left[2 * table] and not left[2 * table + 1] for table in range(len(self.codes))])
-            frames.append(batch.frames[arrived[batch.battle]])
-            finished.append(batch.finished[arrived[batch.finished["battle"]]])
-            keys = [key for key in batch.key[batch.decisions].tolist() if left[key]]
-            if not keys:
-                return dataclasses.replace(batch, frames=np.concatenate(frames), finished=np.concatenate(finished))
-            self.env.send(keys, [left[key].pop(0) for key in keys])
+        under_way = [moves if runs else [] for moves, runs in zip(self.played, self.running)]
+        self.resumed, self.parked = replay_battles(self.env, under_way), None
 
 
 # --8<-- [start:actor_main]
@@ -1021,44 +1005,7 @@ def save_model(path, agent, args):
 
 def load_model(path):
     """A run's folder or a model.zip → (agent, metadata)"""
-    weights, metadata = run.read_model(path)
-    if metadata.get("contract_hash") != contract.contract_hash():
-        raise SystemExit(
-            f"{path} was trained on contract {metadata.get('contract_hash')}, not {contract.contract_hash()}: it cannot play here."
-        )
-    try:
-        agent = make_agent(metadata["args"]).eval()
-        agent.load_state_dict(weights)
-    except (RuntimeError, KeyError) as error:
-        raise SystemExit(f"{path} is of another network than this script's: {error}") from None
-    return agent, metadata
-
-
-def take_over(agent, path):
-    """Copies the tensors of a model that fit, and says of each whether it did."""
-    weights, metadata = run.read_model(path)
-    if metadata.get("action_space") != contract.ACTION_SPACE:
-        raise SystemExit(
-            f"--bc-model {path}: its action space is {metadata.get('action_space', 'not named')}, not {contract.ACTION_SPACE}: "
-            "its heads mean other actions. Give a model of bc_vgc_mdbo.py or of this script."
-        )
-    if metadata.get("contract_hash") != contract.contract_hash():
-        raise SystemExit(
-            f"--bc-model {path}: its observations are of contract {metadata.get('contract_hash')}, not {contract.contract_hash()}: "
-            "the same columns would mean other things. Train the clone again."
-        )
-    own = agent.state_dict()
-    fits = {name: name in weights and weights[name].shape == tensor.shape for name, tensor in own.items()}
-    for name, tensor in own.items():
-        found = f"the model's is {tuple(weights[name].shape)}" if name in weights else "the model has none"
-        print(f"--bc-model: {name} {tuple(tensor.shape)} {'taken over' if fits[name] else f'left as it was, {found}'}", flush=True)
-    for name in weights.keys() - own.keys():
-        print(f"--bc-model: {name} {tuple(weights[name].shape)} of the model has no place here", flush=True)
-    if not any(fits.values()):
-        raise SystemExit(
-            f"--bc-model {path}: no tensor of it fits this network; --width, --embedding-width and --lstm-size must be its own."
-        )
-    agent.load_state_dict({name: weights[name] if fits[name] else tensor for name, tensor in own.items()})
+    return run.load_agent(path, contract.contract_hash(), make_agent)
 
 
 def load_member(args, path):
@@ -1151,24 +1098,6 @@ def exploiter_settings(args, update, target):
     }  # fmt: skip
 
 
-def latest_run(exp_name):
-    """The run of this script whose checkpoint is the newest, for a bare --resume."""
-    found = sorted(Path("runs").glob(f"*__{exp_name}__*/checkpoint.pt"), key=lambda path: path.stat().st_mtime)
-    if not found:
-        raise SystemExit(f"There is no run of {exp_name} in ./runs to go on with: give --resume a run's folder.")
-    return str(found[-1].parent)
-
-
-def read_words(words):
-    """Flags as typed: aliases get their names here, --resume without a value becomes the latest run."""
-    words = [flag for word in words for flag in (word.split("=", 1) if word.startswith("--") and "=" in word else [word])]
-    words = [ALIASES.get(word, word) for word in words]
-    for at, word in enumerate(words):
-        if word == "--resume" and (at + 1 == len(words) or words[at + 1].startswith("--")):
-            words.insert(at + 1, latest_run(Path(__file__).stem))
-    return words
-
-
 def check_args(args):
     if base_shares(args).min() < -1e-9:
         raise SystemExit("The fractions of opponents sum to more than 1: what they leave is self-play, so lower some of them.")
@@ -1179,7 +1108,7 @@ def check_args(args):
 
 
 if __name__ == "__main__":
-    args = run.parse_args(Args, {}, read_words(sys.argv[1:]))
+    args = run.parse_args(Args, {}, aliases=ALIASES)
     check_args(args)
     checkpoint = run.load_checkpoint(args.resume) if args.resume else None
     run_dir = run.make_run_folder(args, __file__)
@@ -1190,7 +1119,7 @@ if __name__ == "__main__":
 
     agent = make_agent(vars(args)).to(device)
     if args.bc_model and not checkpoint:
-        take_over(agent, args.bc_model)
+        run.take_over(agent, args.bc_model, "--bc-model", contract.contract_hash(), contract.ACTION_SPACE)
     optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5, fused=True)
     amp_dtype, amp_enabled = run.choose_amp(args.amp, device)
     scaler = torch.amp.GradScaler(device.type, enabled=amp_enabled and amp_dtype == torch.float16)

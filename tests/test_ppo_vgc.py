@@ -357,18 +357,22 @@ def save(path, args, **metadata):
     return agent
 
 
+def take_over(agent, path):
+    run.take_over(agent, path, "--bc-model", script.contract.contract_hash(), script.contract.ACTION_SPACE)
+
+
 def test_bc_model_reports_every_tensor_and_refuses_other_games(tmp_path, capsys):
     args = small_args()
     model = save(tmp_path / "same.zip", args)
     agent = script.make_agent(vars(args))
-    script.take_over(agent, tmp_path / "same.zip")
+    take_over(agent, tmp_path / "same.zip")
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(agent.state_dict().values(), model.state_dict().values()))
     said = capsys.readouterr().out
     assert said.count("taken over") == len(agent.state_dict()) and "left as it was" not in said
 
     wider = script.make_agent({**vars(args), "lstm_size": 32})
     before = {name: tensor.clone() for name, tensor in wider.state_dict().items()}
-    script.take_over(wider, tmp_path / "same.zip")
+    take_over(wider, tmp_path / "same.zip")
     said = capsys.readouterr().out
     assert "core_in.weight (32, 128) left as it was, the model's is (24, 128)" in said and "table" in said.split("taken over")[0]
     for name, tensor in wider.state_dict().items():
@@ -377,13 +381,13 @@ def test_bc_model_reports_every_tensor_and_refuses_other_games(tmp_path, capsys)
 
     save(tmp_path / "actions.zip", args, action_space="flat-2025")
     with pytest.raises(SystemExit, match="action space is flat-2025, not mdbo-2025-90"):
-        script.take_over(agent, tmp_path / "actions.zip")
+        take_over(agent, tmp_path / "actions.zip")
     save(tmp_path / "columns.zip", args, contract_hash="0123")
     with pytest.raises(SystemExit, match="contract 0123"):
-        script.take_over(agent, tmp_path / "columns.zip")
+        take_over(agent, tmp_path / "columns.zip")
     (tmp_path / "broken.zip").write_bytes((tmp_path / "same.zip").read_bytes()[:3000])
     with pytest.raises(SystemExit, match="not a readable model"):
-        script.take_over(agent, tmp_path / "broken.zip")
+        take_over(agent, tmp_path / "broken.zip")
     with pytest.raises(SystemExit, match="There is no model"):
         script.load_model(tmp_path / "nowhere.zip")
 

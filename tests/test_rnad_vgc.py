@@ -208,16 +208,22 @@ def test_who_is_absent_leaves_its_share_to_self_play_and_scripted_shares_never_g
 
 def test_words_and_settings(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert script.read_words(["--lr", "1e-3", "--players-per-worker=8", "--team-pool-path", "x", "--checkpoint", "y"]) == [
-        "--learning-rate", "1e-3", "--num-battles", "8", "--teams", "x", "--resume", "y",
-    ]  # fmt: skip
+
+    def parsed(*words):
+        return run.parse_args(script.Args, {}, words, script.ALIASES)
+
+    args = parsed("--lr", "1e-3", "--players-per-worker=8", "--team-pool-path", "x")
+    assert (args.learning_rate, args.num_battles, args.teams) == (1e-3, 8, ("x",))
     with pytest.raises(SystemExit, match="no run of rnad_vgc_portfolio"):
-        script.read_words(["--resume"])
+        parsed("--resume")
     for number, name in enumerate(("vgc__rnad_vgc_portfolio__1__100", "vgc__rnad_vgc_portfolio__1__200", "vgc__other__1__300")):
         (tmp_path / "runs" / name).mkdir(parents=True)
         (tmp_path / "runs" / name / "checkpoint.pt").write_text("")
+        (tmp_path / "runs" / name / "config.yaml").write_text("seed: 3\nnum_battles: 5\n")
         subprocess.run(["touch", "-d", f"@{1000 + number}", tmp_path / "runs" / name / "checkpoint.pt"], check=True)
-    assert script.read_words(["--resume", "--seed", "2"]) == ["--resume", "runs/vgc__rnad_vgc_portfolio__1__200", "--seed", "2"]
+    args = parsed("--resume", "--seed", "2")
+    assert (args.resume, args.seed, args.num_battles) == ("runs/vgc__rnad_vgc_portfolio__1__200", 2, 5)
+    assert parsed("--checkpoint", "runs/vgc__rnad_vgc_portfolio__1__100").resume == "runs/vgc__rnad_vgc_portfolio__1__100"
     with pytest.raises(SystemExit, match="sum to more than 1"):
         script.check_args(script.Args(heuristics_fraction=0.9))
     with pytest.raises(SystemExit, match="--buffer-size 16"):

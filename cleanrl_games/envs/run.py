@@ -47,10 +47,22 @@ def check_settings(cls, values, source):
     return checked
 
 
-def parse_args(cls, presets, argv=None):
-    """Reads flags into the script's Args. What was said more specifically wins."""
+def latest_run(exp_name):
+    """The run of this name whose checkpoint is the newest, for a bare --resume."""
+    found = sorted(Path("runs").glob(f"*__{exp_name}__*/checkpoint.pt"), key=lambda path: path.stat().st_mtime)
+    if not found:
+        raise SystemExit(f"There is no run of {exp_name} in ./runs to go on with: give --resume a run's folder.")
+    return str(found[-1].parent)
+
+
+def parse_args(cls, presets, argv=None, aliases=None):
+    """Reads flags into the script's Args. What was said more specifically wins. `aliases`: what else a flag may be called."""
     argv = list(sys.argv[1:] if argv is None else argv)
     words = [word for flag in argv for word in (flag.split("=", 1) if flag.startswith("--") else [flag])]
+    words = [(aliases or {}).get(word, word) for word in words]
+    for at, word in enumerate(words):
+        if word == "--resume" and (at + 1 == len(words) or words[at + 1].startswith("--")):
+            words.insert(at + 1, latest_run(cls.exp_name))
     said = {name: words[words.index(f"--{name}") + 1] for name in ("preset", "resume", "config") if f"--{name}" in words[:-1]}
     files = []
     if "resume" in said:
@@ -66,7 +78,7 @@ def parse_args(cls, presets, argv=None):
         values |= check_settings(cls, content, file)
     preset = presets.get(said.get("preset", values.get("preset")), {})
     description = sys.modules[cls.__module__].__doc__
-    return tyro.cli(cls, default=cls(**{**preset, **values}), args=argv, description=description)
+    return tyro.cli(cls, default=cls(**{**preset, **values}), args=words, description=description)
 
 
 def choose_amp(amp, device):
@@ -166,6 +178,46 @@ def read_model(path):
         raise SystemExit(f"There is no model at {path}.") from None
     except Exception as error:  # zip, JSON and torch each have their own ways to say that a file is damaged
         raise SystemExit(f"{path} is not a readable model: {first_line(error)}") from None
+
+
+def load_agent(path, contract_hash, make_agent):
+    """A run's folder or a model.zip → (agent, metadata). `make_agent(settings)` builds the network that the weights are for."""
+    weights, metadata = read_model(path)
+    if metadata.get("contract_hash") != contract_hash:
+        raise SystemExit(f"{path} was trained on contract {metadata.get('contract_hash')}, not {contract_hash}: it cannot play here.")
+    try:
+        agent = make_agent(metadata["args"]).eval()
+        agent.load_state_dict(weights)
+    except (RuntimeError, KeyError) as error:
+        raise SystemExit(f"{path} is of another network than this script's: {error}") from None
+    return agent, metadata
+
+
+def take_over(agent, path, flag, contract_hash, action_space):
+    """Copies the tensors of a model that fit, and says of each whether it did. `flag` is what the user gave the path to."""
+    weights, metadata = read_model(path)
+    if metadata.get("action_space") != action_space:
+        raise SystemExit(
+            f"{flag} {path}: its action space is {metadata.get('action_space', 'not named')}, not {action_space}: its heads mean other "
+            "actions. Give a model of this game's scripts."
+        )
+    if metadata.get("contract_hash") != contract_hash:
+        raise SystemExit(
+            f"{flag} {path}: its observations are of contract {metadata.get('contract_hash')}, not {contract_hash}: the same columns would "
+            "mean other things. Train it again."
+        )
+    own = agent.state_dict()
+    fits = {name: name in weights and weights[name].shape == tensor.shape for name, tensor in own.items()}
+    for name, tensor in own.items():
+        found = f"the model's is {tuple(weights[name].shape)}" if name in weights else "the model has none"
+        print(f"{flag}: {name} {tuple(tensor.shape)} {'taken over' if fits[name] else f'left as it was, {found}'}", flush=True)
+    for name in weights.keys() - own.keys():
+        print(f"{flag}: {name} {tuple(weights[name].shape)} of the model has no place here", flush=True)
+    if not any(fits.values()):
+        raise SystemExit(
+            f"{flag} {path}: no tensor of it fits this network; the flags of its size (--help) must be those it was made with."
+        )
+    agent.load_state_dict({name: weights[name] if fits[name] else tensor for name, tensor in own.items()})
 
 
 # ----------------------------------------------------------------------------------------------------------------- logs

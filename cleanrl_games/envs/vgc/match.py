@@ -4,6 +4,8 @@
 `batch.key[rows]`, starts anew where `batch.kind[rows] == PREVIEW` and goes back one step where `batch.retry[rows]`.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from cleanrl_games.envs.vgc.teams import TeamPool
@@ -58,3 +60,22 @@ def play_battles(
             if progress:
                 progress(int(played.sum()))
     return np.concatenate(scores), np.concatenate(turns)
+
+
+def replay_battles(env, played):
+    """Plays battles again up to where they stood: same seed and episodes, same moves → what they ask next, as one batch.
+
+    `played`: for each battle of `env`, which has just begun, its (key, action) in order; empty = it stays at its preview."""
+    left = {key: [] for key in range(2 * len(played))}
+    for key, action in (move for moves in played for move in moves):
+        left[key].append(action)
+    frames, finished = [], []
+    while True:
+        batch = env.recv()
+        arrived = np.array([not left[2 * battle] and not left[2 * battle + 1] for battle in range(len(played))])
+        frames.append(batch.frames[arrived[batch.battle]])
+        finished.append(batch.finished[arrived[batch.finished["battle"]]])
+        keys = [key for key in batch.key[batch.decisions].tolist() if left[key]]
+        if not keys:
+            return replace(batch, frames=np.concatenate(frames), finished=np.concatenate(finished))
+        env.send(keys, [left[key].pop(0) for key in keys])
