@@ -17,7 +17,7 @@ from cleanrl_games.envs.vgc import END, PREVIEW, TeamPool, VGCVecEnv
 from cleanrl_games.envs.vgc.baselines import feed
 from cleanrl_games.envs.vgc.features import Observer
 from cleanrl_games.envs.vgc.vec_env import NO_WINNER, OPPONENTS
-from cleanrl_games.tools.bench_vgc import random_actions
+from cleanrl_games.tools.bench_vgc import adversarial_teams, random_actions
 
 FORMAT = "gen9vgc2024regg"
 
@@ -71,6 +71,28 @@ def test_same_seed_and_actions_give_the_same_frames(teams):
     assert shared_prefix(one, play(40, 2, teams=teams)) > 400, "num_sims must not matter"
     assert shared_prefix(one, play(60, 1, subsets=True, teams=teams)) > 400, "who answers first must not matter"
     assert play(3, 1, seed=8, teams=teams)[0][:2] != one[0][:2], "another seed, other battles"
+
+
+def test_a_view_that_served_other_battles_gives_the_frames_of_a_new_one():
+    """Views are used again for the next battle of a table: nothing may be left in them. The adversarial teams leave the most."""
+
+    def streams(first: int, last: int) -> dict[tuple[int, int], list[bytes]]:
+        seen, count = {}, {}
+        with VGCVecEnv(3, 1, FORMAT, adversarial_teams(), seed=5, open_team_sheets=False, episodes=[first] * 3) as env:
+            while len(count) < 3 or min(count.values()) <= last:
+                batch = env.recv()
+                masks = batch.mask
+                for row in range(len(batch)):
+                    seen.setdefault((int(batch.key[row]), int(batch.episode[row])), []).append(batch.frames[row].tobytes())
+                    count[int(batch.battle[row])] = int(batch.episode[row])
+                rows = batch.decisions
+                steps = [len(seen[int(batch.key[row]), int(batch.episode[row])]) for row in rows]
+                env.send(batch.key[rows], [policy(int(batch.key[row]), step, masks[row]) for row, step in zip(rows, steps)])
+        return seen
+
+    used, new = streams(0, 4), streams(4, 4)
+    for key in range(6):
+        assert used[key, 4] == new[key, 4]
 
 
 def test_stock_dispatch_gives_the_same_frames(teams):

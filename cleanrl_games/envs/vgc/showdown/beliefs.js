@@ -59,12 +59,36 @@ function statRange(base, level) {
   return [Math.floor(plain(0, 0) * 90 / 100), Math.floor(plain(31, 252) * 110 / 100)];
 }
 
+// What is believed of one Pokémon: bounds of its Speed stat (bottom and top are the species'), items it does not hold.
+class Belief {
+  constructor() {
+    this.begin();
+  }
+
+  begin() {
+    this.noChoice = this.noVest = this.noOrb = this.noLeftovers = this.noSash = this.noBoots = this.noBalloon = this.swapped = false;
+    this.bound(0, 0);
+  }
+
+  bound(low, high) {
+    this.bottom = this.low = this.lowPlain = low;
+    this.top = this.high = this.highPlain = high;
+  }
+}
+
 class Beliefs {
   constructor(view) {
     this.view = view;
     this.pairs = []; // who moved before whom in this turn, with both Speeds as they stood then
     this.acted = [false, false, false, false];
     this.flagged = [false, false, false, false];
+    this.begin();
+  }
+
+  begin() {
+    this.pairs.length = 0;
+    this.acted.fill(false);
+    this.flagged.fill(false);
     this.dirty = false;
     this.swing = null; // a damaging move of the opponent whose recoil is still to come
   }
@@ -78,10 +102,7 @@ class Beliefs {
         high = Math.max(high, range[1]);
       }
     }
-    if (mon.belief && mon.belief.bottom === low && mon.belief.top === high) return;
-    const before = mon.belief || {noChoice: false, noVest: false, noOrb: false, noLeftovers: false, noSash: false,
-      noBoots: false, noBalloon: false, swapped: false};
-    mon.belief = {...before, bottom: low, top: high, low, high, lowPlain: low, highPlain: high};
+    if (mon.belief.bottom !== low || mon.belief.top !== high) mon.belief.bound(low, high);
   }
 
   // --- Speed --------------------------------------------------------------------------------------------------------
@@ -332,4 +353,4 @@ class Beliefs {
   }
 }
 
-module.exports = {Beliefs};
+module.exports = {Belief, Beliefs};

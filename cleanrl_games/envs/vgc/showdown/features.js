@@ -33,16 +33,11 @@ class PlayerView extends BattleView {
     if (slot && !mon.fainted) floats[to + MON.active_a + (slotIndex & 1)] = 1;
     if (mon.shown) floats[to + MON.shown] = 1;
     if (mon.terastallized) floats[to + MON.terastallized] = 1;
-    const base = facts[2];
-    for (let i = 0; i < 6; i++) floats[to + MON.base_hp + i] = base[i] / 255;
+    for (let i = 0; i < 6; i++) floats[to + MON.base_hp + i] = vocab.baseColumns[6 * species + i];
   }
 
   writeMove(id, left, usable, floats, to) {
-    const facts = vocab.moveFacts[id];
-    floats[to] = facts[2] / 150;
-    floats[to + 1] = facts[3] / 100;
-    floats[to + 2] = facts[4] / 5;
-    floats[to + 3] = facts[1];
+    for (let i = 0; i < vocab.MOVE_COLUMNS; i++) floats[to + i] = vocab.moveColumns[vocab.MOVE_COLUMNS * id + i];
     floats[to + 4] = left;
     floats[to + 5] = usable;
   }
@@ -64,8 +59,7 @@ class PlayerView extends BattleView {
         let choice = offered ? offered[i] : undefined; // in the same place, unless it is locked or has transformed
         if (offered && (!choice || choice.id !== entry.moves[i])) choice = offered.find(move => move.id === entry.moves[i]);
         const usable = offered ? choice !== undefined && !choice.disabled : true;
-        const left = mon.ppLeft ? mon.ppLeft.get(id) : undefined;
-        this.writeMove(id, left === undefined ? 1 : left, usable ? 1 : 0, floats, to + MON.move_1_power + 6 * i);
+        this.writeMove(id, mon.ppOf(id), usable ? 1 : 0, floats, to + MON.move_1_power + 6 * i);
       }
       const stats = to + MON.stat_hp;
       floats[stats] = mon.maxhp / 250;

@@ -1,7 +1,10 @@
 'use strict';
 // Who is where, in what state: the Pokémon of both sides as one player knows them, and the four slots of the field.
 // All of it comes from that player's protocol lines and requests; simulator objects never come in here.
-const {Beliefs} = require('./beliefs.js');
+//
+// A view and all it is made of serve one battle after another (`begin`). V8 copies what is alive whenever the room for young objects is
+// full, and views made anew for each battle were a third of that.
+const {Belief, Beliefs} = require('./beliefs.js');
 const {VOLATILE, VOLATILES} = require('./columns.js');
 const vocab = require('./vocabulary.js');
 
@@ -11,8 +14,19 @@ const {STATUS, BOOST} = vocab;
 const PASSED = ['substitute', 'confusion', 'leech_seed', 'perish', 'heal_block', 'focus_energy', 'magnet_rise',
   'no_escape', 'curse'].map(name => VOLATILE[name]);
 
+const NO_MOVES = [];
+
 class Mon {
-  constructor(name, species, level) {
+  constructor(mine) {
+    this.uses = [0, 0, 0, 0]; // by place in moves
+    this.ppMoves = []; // own side: move ids, of which the first ppCount count, and what requests said is left of each
+    this.ppLeft = [];
+    this.told = mine ? new Told() : null; // own side: what the texts of the last request mean
+    this.belief = mine ? null : new Belief();
+    this.begin('', 0, 0);
+  }
+
+  begin(name, species, level) {
     this.name = name;
     this.species = species;
     this.level = level;
@@ -29,12 +43,12 @@ class Mon {
     this.lostEvent = null; // the action in which it lost that
     this.tera = 0;
     this.terastallized = false;
-    this.moves = [];
-    this.uses = [];
-    this.ppLeft = null; // own side: move id -> fraction, as told by requests
+    this.moves = NO_MOVES; // never written to: a sheet's moves are shared by all who read the sheet
+    this.uses.fill(0);
+    this.ppCount = 0;
     this.entry = null; // own side: what the last request said
-    this.told = null; // … and what its texts mean
-    this.belief = null;
+    if (this.told) this.told.condition = null;
+    if (this.belief) this.belief.begin();
     this.learnFrom(species);
   }
 
@@ -47,10 +61,23 @@ class Mon {
   reveal(move) {
     let index = this.moves.indexOf(move);
     if (index < 0 && this.moves.length < 4) {
-      index = this.moves.push(move) - 1;
-      this.uses.push(0);
+      index = this.moves.length;
+      this.moves = [...this.moves, move];
     }
     return index;
+  }
+
+  setPp(move, left) {
+    let at = 0;
+    while (at < this.ppCount && this.ppMoves[at] !== move) at++;
+    if (at === this.ppCount) this.ppCount++;
+    this.ppMoves[at] = move;
+    this.ppLeft[at] = left;
+  }
+
+  ppOf(move) {
+    for (let at = 0; at < this.ppCount; at++) if (this.ppMoves[at] === move) return this.ppLeft[at];
+    return 1;
   }
 }
 
@@ -94,10 +121,17 @@ class Told {
 
 class Slot {
   constructor() {
-    this.mon = null;
-    this.snapshot = null;
     this.volatile = new Float32Array(VOLATILES);
     this.types = [0, 0];
+    this.begin();
+  }
+
+  begin() {
+    this.mon = null;
+    this.snapshot = null;
+    this.types[0] = this.types[1] = 0;
+    this.hpAtPause = -1;
+    this.announces = false; // an Air Balloon would have been announced by the end of this turn
     this.clear();
   }
 
@@ -120,16 +154,41 @@ class Slot {
   }
 }
 
+// The whole number that begins at a place of a text: no piece of the text is cut out for it.
+function number(text, at) {
+  let value = 0;
+  for (let digit; at < text.length && (digit = text.charCodeAt(at) - 48) >= 0 && digit < 10; at++) value = 10 * value + digit;
+  return value;
+}
+
 class Roster {
   constructor(side, format) {
     this.me = side.charCodeAt(1);
     this.format = format;
     this.slots = [new Slot(), new Slot(), new Slot(), new Slot()];
+    this.mons = [[], []]; // every Pokémon made so far, the opponent's and one's own; the first `used` of them are in this battle
+    this.used = [0, 0];
     this.own = new Map(); // name -> Mon
     this.team = []; // own side in the order of the last request
     this.byIdent = new Map(); // "p1: Name" -> Mon
     this.opp = [];
     this.oppByName = new Map();
+    this.rooms = new Int8Array(4); // ends of turn since it began, -1 off
+    this.sides = [new Int8Array(13), new Int8Array(13)]; // the same; layers - 1 for spikes
+    this.history = [];
+    this.beliefs = new Beliefs(this);
+    this.begin();
+  }
+
+  // A new battle: nothing is known.
+  begin() {
+    for (const slot of this.slots) slot.begin();
+    this.used[0] = this.used[1] = 0;
+    this.own.clear();
+    this.team.length = 0;
+    this.byIdent.clear();
+    this.opp.length = 0;
+    this.oppByName.clear();
     this.req = null;
     this.turn = 0;
     this.picks = 4;
@@ -141,11 +200,19 @@ class Roster {
     this.weatherEnds = 0;
     this.terrain = -1;
     this.terrainEnds = 0;
-    this.rooms = new Int8Array(4).fill(-1); // ends of turn since it began, -1 off
-    this.sides = [new Int8Array(13).fill(-1), new Int8Array(13).fill(-1)]; // the same; layers - 1 for spikes
-    this.history = [];
+    this.rooms.fill(-1);
+    for (const side of this.sides) side.fill(-1);
+    this.history.length = 0;
     this.event = null;
-    this.beliefs = new Beliefs(this);
+    this.beliefs.begin();
+  }
+
+  newMon(mine, name, species, level) {
+    const mons = this.mons[mine ? 1 : 0];
+    const index = this.used[mine ? 1 : 0]++;
+    if (index === mons.length) mons.push(new Mon(mine));
+    mons[index].begin(name, species, level);
+    return mons[index];
   }
 
   slotOf(ident) {
@@ -171,7 +238,7 @@ class Roster {
   poke(args) {
     if (args[2].charCodeAt(1) === this.me) return;
     const {species, level, hidden} = vocab.details(args[3]);
-    const mon = new Mon('', species, level);
+    const mon = this.newMon(false, '', species, level);
     mon.hiddenForme = hidden;
     this.opp.push(mon);
     this.beliefs.adopt(mon);
@@ -187,8 +254,7 @@ class Roster {
       mon.item = entry.item;
       mon.ability = entry.ability;
       mon.tera = entry.tera;
-      mon.moves = entry.moves.slice();
-      mon.uses = entry.moves.map(() => 0);
+      mon.moves = entry.moves;
       mon.hiddenForme = false;
       this.beliefs.adopt(mon);
     }
@@ -197,7 +263,7 @@ class Roster {
   // Species Clause: the dex number tells apart all Pokémon of a team, whatever forme or nickname they show.
   find(mine, name, {species, level}) {
     if (mine) {
-      const own = this.own.get(name) || new Mon(name, species, level);
+      const own = this.own.get(name) || this.newMon(true, name, species, level);
       this.own.set(name, own);
       return own;
     }
@@ -205,7 +271,7 @@ class Roster {
     // An Illusion of somebody who has transformed shows a species that is not on the team, and that somebody's name.
     if (!mon && this.oppByName.has(name)) return this.oppByName.get(name);
     if (!mon) {
-      mon = new Mon(name, species, level);
+      mon = this.newMon(false, name, species, level);
       this.opp.push(mon);
       this.beliefs.adopt(mon);
     }
@@ -239,8 +305,8 @@ class Roster {
     }
     if (doll) slot.volatile[VOLATILE.substitute] = 1;
     if (mon.status === STATUS.tox) mon.statusTurns = 0;
-    slot.snapshot = index > 1 && this.deceivers ? {...mon, moves: mon.moves.slice(), uses: mon.uses.slice()} : null;
-    if (slot.snapshot) slot.snapshot.belief = {...mon.belief};
+    slot.snapshot = index > 1 && this.deceivers ? {...mon, uses: mon.uses.slice()} : null;
+    if (slot.snapshot) slot.snapshot.belief = Object.assign(new Belief(), mon.belief);
     if (!mon.shown && mon.hiddenForme) {
       mon.shown = true;
       this.beliefs.adopt(mon);
@@ -320,7 +386,7 @@ class Roster {
       return;
     }
     const space = text.indexOf(' ', slash);
-    mon.hp = +text.slice(0, slash) / parseInt(text.slice(slash + 1), 10);
+    mon.hp = number(text, 0) / number(text, slash + 1);
     mon.fainted = false;
     this.status(mon, space < 0 ? 0 : STATUS[text.slice(space + 1)] || 0);
   }
@@ -403,10 +469,9 @@ class Roster {
     let mon = this.own.get(name);
     if (!mon) {
       const {species, level} = vocab.details(entry.details);
-      mon = new Mon(name, species, level);
+      mon = this.newMon(true, name, species, level);
       this.own.set(name, mon);
     }
-    mon.told = new Told();
     this.byIdent.set(entry.ident, mon);
     return mon;
   }
@@ -417,7 +482,8 @@ class Roster {
     const team = req.side.pokemon;
     for (let i = 0; i < team.length; i++) {
       const entry = team[i];
-      const mon = this.byIdent.get(entry.ident) || this.introduce(entry);
+      const last = this.team[i]; // most stay where they were
+      const mon = last && last.entry.ident === entry.ident ? last : this.byIdent.get(entry.ident) || this.introduce(entry);
       const {told} = mon;
       told.read(entry);
       this.team[i] = mon;
@@ -433,7 +499,7 @@ class Roster {
         told.fainted = mon.fainted;
         told.status = mon.status;
         const slash = entry.condition.indexOf('/'); // the fainted keep the last maximum; lines may be an Illusion's
-        if (slash > 0) mon.maxhp = parseInt(entry.condition.slice(slash + 1), 10);
+        if (slash > 0) mon.maxhp = number(entry.condition, slash + 1);
       }
       mon.item = told.itemId;
       mon.ability = told.abilityId;
@@ -447,9 +513,7 @@ class Roster {
       for (let i = 0; i < req.active.length; i++) {
         const mon = this.team[i];
         for (const move of req.active[i].moves) {
-          if (!move.maxpp) continue;
-          if (!mon.ppLeft) mon.ppLeft = new Map();
-          mon.ppLeft.set(vocab.move(move.id), move.pp / move.maxpp);
+          if (move.maxpp) mon.setPp(vocab.move(move.id), move.pp / move.maxpp);
         }
       }
     }

@@ -14,7 +14,7 @@ const fs = require('fs');
 const mdbo = require('./mdbo');
 const {battleFormat, createBattle, mix, Dex, Teams} = require('./battles');
 const {PlayerView, INTS, FLOATS} = require('./features');
-const {parts} = require('./view');
+const {READERS, commandOf, parts} = require('./view');
 
 const [IN, OUT] = process.argv.slice(2).map(Number);
 const JOB = 0, START = 1, ACTIONS = 2;
@@ -79,6 +79,7 @@ class Table {
   constructor(index, episode) {
     this.index = index;
     this.episode = episode - 1;
+    this.seats = [null, null]; // views for one battle after another
     this.restart();
   }
 
@@ -91,7 +92,7 @@ class Table {
     this.pending = [false, false];
     this.retries = [0, 0];
     this.score = [0, 0];
-    this.views = this.players.map((code, side) => code && !job.record ? null : new PlayerView(`p${side + 1}`, job.view));
+    this.views = this.players.map((code, side) => code && !job.record ? null : this.seat(side));
     this.lines = this.players.map(code => code || job.protocol ? [] : null);
     const made = createBattle(job.battleFormat, job.teams[0], job.teams[1], job.seed, this.index, this.episode, (type, data) => {
       if (type === 'sideupdate' && data.includes('|error|')) this.errors.push(data);
@@ -99,6 +100,12 @@ class Table {
     this.battle = made.battle;
     this.picks = made.picks;
     this.deliver();
+  }
+
+  seat(side) {
+    if (this.seats[side]) this.seats[side].begin();
+    else this.seats[side] = new PlayerView(`p${side + 1}`, job.view);
+    return this.seats[side];
   }
 
   choose(side, action, episode) {
@@ -170,9 +177,11 @@ class Table {
       for (const part of line.split('\n')) this.hear(first, last, part);
       return;
     }
-    const args = parts(line);
+    const command = commandOf(line);
+    const read = READERS.get(command);
+    const args = read ? parts(line, command) : null; // cut once for both: nobody writes to them
     for (let side = first; side <= last; side++) {
-      if (this.views[side]) this.views[side].take(args);
+      if (read && this.views[side]) read(this.views[side], args);
       if (this.lines[side]) this.lines[side].push(line);
     }
   }

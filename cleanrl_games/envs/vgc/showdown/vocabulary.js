@@ -66,6 +66,15 @@ function readSheet(packed) {
   });
 }
 
+// Facts of moves and species as the columns want them, side by side in memory: 48 moves and 12 species go into every frame.
+const MOVE_COLUMNS = 4;
+const moveColumns = new Float32Array(MOVE_COLUMNS * table.moves.length);
+table.moveFacts.forEach(([, category, power, accuracy, priority], id) => {
+  moveColumns.set([power / 150, accuracy / 100, priority / 5, category], MOVE_COLUMNS * id);
+});
+const baseColumns = new Float32Array(6 * table.species.length);
+table.speciesFacts.forEach((facts, index) => baseColumns.set(facts[2].map(stat => stat / 255), 6 * index));
+
 const formesCache = [];
 function formesOf(index) {
   const facts = table.speciesFacts;
@@ -82,6 +91,7 @@ module.exports = {
   typesOf: index => table.speciesFacts[index],
   baseStatsOf: index => table.speciesFacts[index][2],
   moveFacts: table.moveFacts,
+  MOVE_COLUMNS, moveColumns, baseColumns,
   chart: table.chart,
   TERA_BLAST: move('terablast'),
   itemName: index => table.items[index],
