@@ -58,6 +58,27 @@ def test_a_killed_process_truncates_its_battles_and_is_replaced(moment, capfd):
         assert {1, 3} <= replaced, "their battles go on with new episodes"
 
 
+def test_a_process_that_dies_in_the_middle_of_a_recv_leaves_no_decision_of_its_own(monkeypatch):
+    """A reply brings decisions and a question to a scripted player; the process is dead before that player's answer arrives."""
+    rng = np.random.default_rng(0)
+    with VGCVecEnv(2, 1, FORMAT, seed=2, opponents=[("open", "random"), ("random", "open")], timeout=60) as env:
+        batch = env.recv()
+        answer, process = env.baselines.answer, env.sims[0].process
+
+        def die_first(*asked):
+            process.kill()
+            process.wait()
+            return answer(*asked)
+
+        monkeypatch.setattr(env.baselines, "answer", die_first)
+        batch = step(env, batch, rng)
+        assert sorted(batch.key[batch.ends].tolist()) == [0, 3] and batch.truncated[batch.ends].all()
+        assert sorted(batch.key[batch.decisions].tolist()) == [0, 3] and (batch.episode[batch.decisions] == 1).all()
+        for _ in range(3):
+            batch = step(env, batch, rng)
+            assert len(batch.decisions) and not batch.errors
+
+
 def test_a_battle_that_breaks_inside_the_simulator_ends_once_and_the_others_go_on(monkeypatch, tmp_path):
     poison = tmp_path / "poison.js"
     poison.write_text(
