@@ -307,7 +307,11 @@ class Args:
     games: tuple[str, ...] = ("kuhn", "leduc", "liars_dice", "rps")
     """which games"""
     seeds: int = 3
-    """seeds 1 to this"""
+    """how many seeds"""
+    first_seed: int = 1
+    """the first of them; settings were chosen on 1 to 5, so others are a fairer test"""
+    only: str = ""
+    """only rows whose label contains this, diverse for example"""
     jobs: int = 2
     """processes"""
     run_dir: str = ""
@@ -351,15 +355,16 @@ def main(args):
         raise SystemExit(f"There is no game {unknown[0]!r} here. Known: {', '.join(GAMES)}.")
     folder = Path(args.run_dir or f"runs/study_small_games__{args.study}__{int(time.time())}")
     folder.mkdir(parents=True, exist_ok=True)
-    results, start, seeds = {}, time.time(), range(1, args.seeds + 1)
+    results, start, seeds = {}, time.time(), list(range(args.first_seed, args.first_seed + args.seeds))
     if (folder / "results.jsonl").exists():
         for line in (folder / "results.jsonl").read_text().splitlines(keepends=True):
             if not line.endswith("\n"):  # half a line: the study was killed while it wrote
                 continue
             entry = json.loads(line)
-            if len(entry["nash_conv"]) == args.seeds:
+            if entry["seeds"] == seeds:
                 results[Settings(**entry["settings"])] = entry["nash_conv"]
-    tables = tables_of(args.study)
+    tables = {title: {label: row for label, row in rows.items() if args.only in label} for title, rows in tables_of(args.study).items()}
+    tables = {title: rows for title, rows in tables.items() if rows}
     wanted = [settings_of(game, row) for rows in tables.values() for row in rows.values() for game in args.games]
     missing = [settings for settings in dict.fromkeys(wanted) if settings not in results]
     pool = concurrent.futures.ProcessPoolExecutor(args.jobs, multiprocessing.get_context("spawn"))
@@ -369,7 +374,8 @@ def main(args):
             for count, done in enumerate(concurrent.futures.as_completed(pending), 1):
                 settings = pending[done]
                 results[settings] = done.result()
-                file.write(json.dumps({"settings": dataclasses.asdict(settings), "nash_conv": results[settings]}) + "\n")
+                entry = {"settings": dataclasses.asdict(settings), "seeds": seeds, "nash_conv": results[settings]}
+                file.write(json.dumps(entry) + "\n")
                 print(f"{count}/{len(missing)}  {settings.game} {settings.magnet}: {show(results[settings])}", flush=True)
         except KeyboardInterrupt:
             print(f"Stopped: the tables are of what there is; --run-dir {folder} goes on.", flush=True)
