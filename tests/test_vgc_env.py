@@ -99,6 +99,13 @@ def test_stock_dispatch_gives_the_same_frames(teams):
     assert shared_prefix(play(15, 1, teams=teams), play(15, 1, teams=teams, fast_dispatch=False)) > 100
 
 
+@pytest.mark.parametrize("sheets", [True, False])
+def test_lines_that_nobody_reads_as_text_tell_a_view_the_same(sheets):
+    """With logs=True the simulator writes text and views cut it up; without, it hands over the parts."""
+    options = {"teams": adversarial_teams(), "open_team_sheets": sheets}
+    assert play(60, 1, **options) == play(60, 1, logs=True, **options)
+
+
 def test_rewards_ends_and_shaping(teams):
     rng, shaped, results = np.random.default_rng(0), {}, 0
     with VGCVecEnv(8, 1, FORMAT, teams=teams, seed=3, reward_faint=0.1, reward_hp=0.05) as env:

@@ -22,7 +22,7 @@ import numpy as np
 import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from cleanrl_games.envs.vgc import PREVIEW, TeamPool, VGCVecEnv, install, mdbo
+from cleanrl_games.envs.vgc import TeamPool, VGCVecEnv, install
 from cleanrl_games.envs.vgc.vec_env import NODE_FLAGS
 from cleanrl_games.tools import bench_vgc_train
 
@@ -89,24 +89,11 @@ def random_actions(mask: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return actions[starts + (rng.random(len(mask)) * counts).astype(np.int64)]
 
 
-def random_answers(batch, rng: np.random.Generator) -> np.ndarray:
-    """The same draw for a whole batch, by rejection from the two slots: what a bench's policy costs should not count."""
-    rows = batch.decisions
-    slots, rule, preview = batch.slots[rows], batch.pass_rule[rows], batch.kind[rows] == PREVIEW
-    actions, left = np.empty(len(rows), np.int64), np.flatnonzero(~preview)
-    while len(left):
-        halves = []
-        for slot in range(2):
-            row, action = np.nonzero(slots[left, slot])
-            counts = np.bincount(row, minlength=len(left))
-            halves.append(action[np.cumsum(counts) - counts + (rng.random(len(left)) * counts).astype(np.int64)])
-        legal = mdbo.PAIRS[halves[0], halves[1]]
-        legal &= (rule[left] == mdbo.NO_PASS_RULE) | (rule[left] == mdbo.PASSES[halves[0], halves[1]])
-        actions[left[legal]] = (mdbo.SLOT_ACTIONS * halves[0] + halves[1])[legal]
-        left = left[~legal]
-    if preview.any():
-        actions[preview] = random_actions(slots[preview].reshape(-1, 2 * mdbo.SLOT_ACTIONS), rng)
-    return actions
+def random_answers(batch, mask: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """For each decision of a batch the first legal action of one random order of all: uniform, and what a bench's policy costs should
+    not count."""
+    order = rng.permutation(mask.shape[1])
+    return order[mask[batch.decisions].take(order, 1).argmax(1)]
 
 
 def cpu_seconds(pids: list[int]) -> float:
@@ -132,8 +119,8 @@ class Ours:
         env, pids, stop = self.env, self.env.pids(), self.env.stats()["battles"] + battles
         before, node, python, wall = env.stats(), cpu_seconds(pids), time.process_time(), time.perf_counter()
         while env.stats()["battles"] < stop:
-            self.mask = self.batch.mask  # a learner needs it, so it is part of the price
-            env.send(self.batch.key[self.batch.decisions], random_answers(self.batch, self.rng))
+            mask = self.batch.mask  # a learner needs it, so it is part of the price
+            env.send(self.batch.key[self.batch.decisions], random_answers(self.batch, mask, self.rng))
             self.batch = env.recv()
         wall, python, node = time.perf_counter() - wall, time.process_time() - python, cpu_seconds(pids) - node
         done = {name: count - before[name] for name, count in env.stats().items()}

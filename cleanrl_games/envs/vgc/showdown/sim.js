@@ -15,6 +15,7 @@ const mdbo = require('./mdbo');
 const {battleFormat, createBattle, mix, Dex, Teams} = require('./battles');
 const {PlayerView, INTS, FLOATS} = require('./features');
 const {READERS, commandOf, parts} = require('./view');
+const lines = require('./lines');
 
 const [IN, OUT] = process.argv.slice(2).map(Number);
 const JOB = 0, START = 1, ACTIONS = 2;
@@ -94,10 +95,14 @@ class Table {
     this.score = [0, 0];
     this.views = this.players.map((code, side) => code && !job.record ? null : this.seat(side));
     this.lines = this.players.map(code => code || job.protocol ? [] : null);
+    // Lines are text only for those who read text.
+    this.asParts = !job.logs && !this.lines[0] && !this.lines[1];
+    lines.keepAs(this.asParts);
     const made = createBattle(job.battleFormat, job.teams[0], job.teams[1], job.seed, this.index, this.episode, (type, data) => {
       if (type === 'sideupdate' && data.includes('|error|')) this.errors.push(data);
     });
     this.battle = made.battle;
+    this.battle.asParts = this.asParts;
     this.picks = made.picks;
     this.deliver();
   }
@@ -142,7 +147,8 @@ class Table {
   // Each player's share of what happened since, then what is asked of whom.
   deliver() {
     const {battle} = this;
-    this.distribute();
+    if (this.asParts) this.distributeParts();
+    else this.distribute();
     // The request that a capped battle made is never answered, but its view is part of the final observation.
     const capped = !battle.ended && battle.turn > job.turnCap;
     for (let side = 0; side < 2; side++) {
@@ -168,6 +174,26 @@ class Table {
       i += 2;
     }
     this.position = this.battle.sentLogPos = log.length;
+  }
+
+  distributeParts() {
+    const {log} = this.battle;
+    for (let i = this.position; i < log.length; i++) {
+      const owner = lines.SPLITS.indexOf(log[i]);
+      if (owner < 0) {
+        this.tell(0, log[i]);
+        this.tell(1, log[i]);
+      } else {
+        this.tell(owner, log[i + 1]);
+        this.tell(1 - owner, log[i + 2]);
+        i += 2;
+      }
+    }
+    this.position = this.battle.sentLogPos = log.length;
+  }
+
+  tell(side, args) {
+    if (args !== lines.UNHEARD) args[0](this.views[side], args);
   }
 
   // What the sides from `first` to `last` are told.
@@ -207,7 +233,7 @@ class Table {
     }
     texts.push({
       finished: [this.index, this.episode, winner, battle.turn, winner < 0 ? 1 : 0, ...this.players, ...this.picks],
-      log: job.logs || error ? spectatorLog(battle) : undefined,
+      log: job.logs || error ? spectatorLog(this.asParts ? battle.log.map(lines.textOf) : battle.log) : undefined,
       error: error || undefined,
     });
     counts.battles++;
@@ -281,17 +307,17 @@ function opponents(index, episode) {
   return [0, 0];
 }
 
-function spectatorLog(battle) {
-  const lines = [];
-  for (let i = 0; i < battle.log.length; i++) {
-    if (battle.log[i].startsWith('|split|')) {
-      if (battle.log[i + 2]) lines.push(battle.log[i + 2]);
+function spectatorLog(log) {
+  const shown = [];
+  for (let i = 0; i < log.length; i++) {
+    if (log[i].startsWith('|split|')) {
+      if (log[i + 2]) shown.push(log[i + 2]);
       i += 2;
     } else {
-      lines.push(battle.log[i]);
+      shown.push(log[i]);
     }
   }
-  return lines.join('\n');
+  return shown.join('\n');
 }
 
 // ---------------------------------------------------------------- the job
@@ -314,6 +340,7 @@ function teamProblem(packed) {
 function start(payload) {
   job = JSON.parse(payload.toString());
   if (job.dispatch) require('./dispatch').install();
+  lines.install();
   job.battleFormat = battleFormat(job.format, job.openTeamSheets);
   job.view = {id: job.format, openTeamSheets: job.openTeamSheets};
   reserve(4 * job.battles.length + 4);
