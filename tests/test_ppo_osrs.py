@@ -500,3 +500,13 @@ cluster.shutdown()
     )
     assert "exit 0" in done.stdout, done.stdout + done.stderr
     assert "was lost" in done.stdout, done.stdout
+
+
+def test_a_model_names_the_script_as_it_was_when_the_run_began(tmp_path):
+    """Somebody edits the file while it trains: what runs is what was read at the start, and so is the script beside the model."""
+    file, args = tmp_path / "experiment.py", script.Args(run_dir=str(tmp_path / "run"))
+    file.write_text("first = 1\n")
+    folder = run.make_run_folder(args, file)
+    file.write_text("second = 2\n")
+    run.save_model(folder / "model.zip", {}, {}, {}, args, file)
+    assert run.read_model(folder)[1]["script_hash"] == run.file_hash(folder / "script.py") != run.file_hash(file)

@@ -6,6 +6,7 @@ Folder:    runs/<run>/ config.yaml, script.py (as it ran), metrics.jsonl, Tensor
 
 import dataclasses
 import difflib
+import functools
 import hashlib
 import io
 import json
@@ -128,6 +129,7 @@ def make_run_folder(args, script):
     folder.mkdir(parents=True, exist_ok=True)
     settings = {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(args).items() if k not in ("config", "resume")}
     write_atomically(folder / "config.yaml", lambda path: path.write_text(yaml.safe_dump(settings, sort_keys=False)))
+    running_hash(script)
     if Path(script).resolve() != (folder / "script.py").resolve():
         write_atomically(folder / "script.py", lambda path: shutil.copyfile(script, path))
     print(f"run folder: {folder}", flush=True)
@@ -152,9 +154,15 @@ def file_hash(path):
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
 
 
+@functools.cache
+def running_hash(script):
+    """Of the script as it was when its run began: whoever edits the file meanwhile does not change what runs."""
+    return file_hash(script)
+
+
 def save_model(path, weights, statistics, metadata, args, script):
     """A policy for others, one zip: weights, normalisation, and what it takes to know what this is."""
-    metadata = {**metadata, "script": Path(script).name, "script_hash": file_hash(script), "args": dataclasses.asdict(args)}
+    metadata = {**metadata, "script": Path(script).name, "script_hash": running_hash(script), "args": dataclasses.asdict(args)}
     policy, rms = io.BytesIO(), io.BytesIO()
     torch.save(weights, policy)
     np.savez(rms, **statistics)
