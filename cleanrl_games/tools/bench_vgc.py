@@ -93,7 +93,7 @@ def random_answers(batch, mask: np.ndarray, rng: np.random.Generator) -> np.ndar
     """For each decision of a batch the first legal action of one random order of all: uniform, and what a bench's policy costs should
     not count."""
     order = rng.permutation(mask.shape[1])
-    return order[mask[batch.decisions].take(order, 1).argmax(1)]
+    return order[mask.take(order, 1).argmax(1)[batch.decisions]]
 
 
 def cpu_seconds(pids: list[int]) -> float:

@@ -150,7 +150,8 @@ def slot_masks(request: dict) -> tuple[np.ndarray, int]:
 def joint_mask(slots: np.ndarray, pass_rule: np.ndarray | int) -> np.ndarray:
     """(…, 2, 45) slot masks and (…) pass rules -> (…, 2025) bool, the exact set of legal joint actions."""
     slots = np.asarray(slots, bool)
-    joint = slots[..., 0, :, None] & (slots[..., 1, None, :] & PAIRS)
+    joint = slots[..., 1, None, :] & PAIRS
+    joint &= slots[..., 0, :, None]
     rule = np.asarray(pass_rule)
     bound = rule != NO_PASS_RULE
     if bound.any():  # rare: only a double faint with one Pokémon left

@@ -54,6 +54,13 @@ def frame_dtype(ints: int, floats: int) -> np.dtype:
     return np.dtype([*fields, ("floats", "<f4", (floats,))])
 
 
+def head_dtype(frame: np.dtype) -> np.dtype:
+    """The part of a frame before its observation."""
+    names = [name for name in frame.names if name not in ("ints", "floats")]
+    kinds, offsets = [frame.fields[name][0] for name in names], [frame.fields[name][1] for name in names]
+    return np.dtype({"names": names, "formats": kinds, "offsets": offsets, "itemsize": frame.fields["ints"][1]})
+
+
 @dataclass
 class Batch:
     """What became pending; n rows, numpy views that stay valid as long as they are kept."""
@@ -127,6 +134,7 @@ class Sim:
         )
         os.close(to_node)
         os.close(from_node)
+        os.set_blocking(self.read_fd, False)
         self.closer = weakref.finalize(self, close_process, self.process, self.write_fd, self.read_fd, self.stderr)
         self.poll = select.poll()
         self.poll.register(self.read_fd, select.POLLIN)
@@ -143,12 +151,15 @@ class Sim:
 
     def fill(self, buffer: memoryview) -> None:
         while buffer:
-            if not self.poll.poll(1000 * self.timeout):
+            try:
+                got = os.readv(self.read_fd, [buffer])
+            except BlockingIOError:
+                if self.poll.poll(1000 * self.timeout):
+                    continue
                 raise TimeoutError(
                     f"Node process {self.process.pid} of VGCVecEnv gave no answer for {self.timeout:.0f} s. "
                     f"It said: {self.said() or 'nothing'}"
-                )
-            got = os.readv(self.read_fd, [buffer])
+                ) from None
             if not got:
                 raise SimDied
             buffer = buffer[got:]
@@ -262,9 +273,10 @@ class VGCVecEnv:
             raise
         self.dtype = self.sims[0].dtype
         self.num_ints, self.num_floats = self.dtype["ints"].shape[0], self.dtype["floats"].shape[0]
-        self.last = np.zeros(2 * num_battles, self.dtype)  # the newest frame of every seat
-        self.last["kind"] = END
-        self.last_bytes = self.last.view(f"V{self.dtype.itemsize}")
+        # Of the newest frame of every seat: what comes before its observation, and where it is.
+        self.heads = np.zeros(2 * num_battles, head_dtype(self.dtype))
+        self.heads["kind"] = END
+        self.newest: list[tuple[np.ndarray, int] | None] = [None] * (2 * num_battles)
 
     # ------------------------------------------------------------------------------------------------------------ processes
 
@@ -307,7 +319,8 @@ class VGCVecEnv:
             raise RuntimeError(f"Simulator processes die faster than they play: {self.restarts} ended. The last: {cause}")
         battles = np.arange(sim.number, self.num_battles, self.num_sims)
         keys = np.concatenate([2 * battles, 2 * battles + 1])
-        frames = self.last[keys[self.last["kind"][keys] != END]]
+        newest = [self.newest[key] for key in keys[self.heads["kind"][keys] != END]]
+        frames = np.array([frames[row] for frames, row in newest], self.dtype)
         frames["kind"], frames["truncated"], frames["terminated"], frames["retry"] = END, True, False, False
         frames["reward"], frames["winner"], frames["slots"] = 0.0, NO_WINNER, 0
         self.backlog.append(frames)
@@ -344,8 +357,7 @@ class VGCVecEnv:
                     # Of what this process asked in this very call nobody will want an answer; ends that it told stay told.
                     before = np.concatenate([np.empty(0, self.dtype), *frames])
                     keep = (before["battle"] % self.num_sims != sim.number) | (before["kind"] == END)
-                    ends = before[keep & (before["kind"] == END)]
-                    self.last_bytes[2 * ends["battle"] + ends["side"]] = ends.view(self.last_bytes.dtype)
+                    self.remember(before[keep & (before["kind"] == END)])
                     place = np.cumsum(keep) - 1
                     protocol = {int(place[row]): lines for row, lines in protocol.items() if keep[row]}
                     played = {int(place[row]): action for row, action in played.items() if keep[row]}
@@ -364,9 +376,16 @@ class VGCVecEnv:
                 self.note(sim, texts, offset, finished, errors, protocol, logs, played)
         joined = frames[0] if len(frames) == 1 else np.concatenate([np.empty(0, self.dtype), *frames])
         batch = Batch(joined, np.array([tuple(row) for row in finished], FINISHED), logs, protocol, errors, played)
-        self.last_bytes[batch.key] = joined.view(self.last_bytes.dtype)  # field by field it takes three times as long
+        self.remember(joined)
         self.pending[batch.key] = (batch.kind != END) & ~batch.scripted  # a battle's end and its successor's preview come in this order
         return batch
+
+    def remember(self, frames: np.ndarray) -> None:
+        keys, size = 2 * frames["battle"] + frames["side"], self.heads.itemsize
+        heads = np.ndarray(len(frames), f"V{size}", frames, strides=frames.strides)
+        self.heads.view(heads.dtype)[keys] = heads  # as bytes: field by field it takes three times as long
+        for row, key in enumerate(keys.tolist()):
+            self.newest[key] = (frames, row)
 
     def ready(self, busy: list[Sim]) -> list[Sim]:
         poll = select.poll()
@@ -418,7 +437,7 @@ class VGCVecEnv:
         self.check(keys, actions)
         self.pending[keys] = False
         rows = np.empty((len(keys), 4), "<i4")
-        rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3] = keys // 2, keys % 2, actions, self.last["episode"][keys]
+        rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3] = keys // 2, keys % 2, actions, self.heads["episode"][keys]
         for sim in self.sims:
             mine = rows if self.num_sims == 1 else rows[rows[:, 0] % self.num_sims == sim.number]
             if len(mine):
@@ -426,13 +445,13 @@ class VGCVecEnv:
 
     def check(self, keys: np.ndarray, actions: np.ndarray) -> None:
         known = (keys >= 0) & (keys < len(self.pending))
-        if not known.all() or not self.pending[keys].all() or len(np.unique(keys)) != len(keys):
+        if not known.all() or not self.pending[keys].all() or np.bincount(keys).max(initial=0) > 1:
             bad = [int(key) for key in keys[~known]] or sorted({int(key) for key in keys if not self.pending[key]}) or "some twice"
             raise ValueError(f"send() got keys without a pending decision: {bad}. Answer rows `batch.decisions` of a recv(), once each.")
-        slots, preview = self.last["slots"][keys], self.last["kind"][keys] == PREVIEW
+        slots, preview = self.heads["slots"][keys], self.heads["kind"][keys] == PREVIEW
         inside = (actions >= 0) & (actions < np.where(preview, mdbo.NUM_PREVIEWS, mdbo.NUM_ACTIONS))
         first, second = np.divmod(np.where(inside, actions, 0), mdbo.SLOT_ACTIONS)
-        row, rule = np.arange(len(keys)), self.last["pass_rule"][keys]
+        row, rule = np.arange(len(keys)), self.heads["pass_rule"][keys]
         legal = (slots[row, 0, first] & slots[row, 1, second]).astype(bool) & mdbo.PAIRS[first, second]
         legal &= (rule == mdbo.NO_PASS_RULE) | (rule == mdbo.PASSES[first, second])
         legal = np.where(preview, slots.reshape(len(keys), -1)[row, np.where(inside & preview, actions, 0)].astype(bool), legal)
