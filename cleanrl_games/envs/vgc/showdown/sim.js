@@ -11,6 +11,8 @@
 // A side's frame is built by its PlayerView from that player's own protocol lines and requests; nothing else reaches it.
 
 const fs = require('fs');
+const v8 = require('v8');
+const vm = require('vm');
 const mdbo = require('./mdbo');
 const {battleFormat, createBattle, mix, Dex, Teams} = require('./battles');
 const {PlayerView, INTS, FLOATS} = require('./features');
@@ -22,6 +24,7 @@ const JOB = 0, START = 1, ACTIONS = 2;
 const PREVIEW = 0, TURN = 1, END = 2;
 const MAGIC = 0x56474331;
 const HEADER = 32;
+const COLLECT = 2500; // battles between full collections
 const RETRIES = 8; // unavailable choices in a row before the simulator's own default answers
 // A frame: 8 int32, 1 float32, 4 bytes of flags, the mask, INTS int16 (padded to even), FLOATS float32. vec_env.py has the same table.
 const AT_REWARD = 32, AT_FLAGS = 36, AT_MASK = 40;
@@ -236,7 +239,7 @@ class Table {
       log: job.logs || error ? spectatorLog(this.asParts ? battle.log.map(lines.textOf) : battle.log) : undefined,
       error: error || undefined,
     });
-    counts.battles++;
+    if (++counts.battles % COLLECT === 0) collect();
     battle.destroy();
     this.restart();
   }
@@ -294,6 +297,12 @@ class Table {
     this.score[side] = score;
     return change;
   }
+}
+
+// V8 by itself waits until there are 300 MB of old objects; 1,000 battles leave 25. A collection takes 55 ms.
+function collect() {
+  v8.setFlagsFromString('--expose-gc'); // here, not among the flags that Node starts with: with it there a decision was 5 % dearer
+  vm.runInNewContext('gc')();
 }
 
 // Which sides a scripted player answers: a fixed pair per battle, or a seeded draw for each new battle. 0 is the caller.
