@@ -528,15 +528,7 @@ def save_model(path, weights, args):
 
 def load_model(path):
     """A run's folder or a model.zip → (agent, metadata)"""
-    weights, metadata = run.read_model(path)
-    if metadata.get("contract_hash") != contract_hash():
-        raise SystemExit(f"{path} was trained on contract {metadata.get('contract_hash')}, not {contract_hash()}: it cannot play here.")
-    agent = Agent(metadata["args"]["frame_stack"], metadata["args"]["hidden_dim"]).eval()
-    try:
-        agent.load_state_dict(weights)
-    except RuntimeError as error:
-        raise SystemExit(f"{path} is of another network than this script's: {error}") from None
-    return agent, metadata
+    return run.load_agent(path, contract_hash(), lambda settings: Agent(settings["frame_stack"], settings["hidden_dim"]))
 
 
 if __name__ == "__main__":

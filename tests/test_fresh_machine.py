@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -29,14 +30,14 @@ def command_of(word):
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory):
     """→ (a clone, the environment to run in). Gigabytes: removed at the end."""
-    folder = tmp_path_factory.mktemp("machine")
-    for name in ("home", "tmp"):
-        (folder / name).mkdir()
+    folder, temporary = tmp_path_factory.mktemp("machine"), tempfile.mkdtemp(prefix="m")  # short: Ray's sockets are in it
+    (folder / "home").mkdir()
     subprocess.run(["git", "clone", "-q", "--no-hardlinks", str(ROOT), str(folder / "clone")], check=True)
     kept = {name: value for name, value in os.environ.items() if TAKEN_ALONG.match(name)}
     path = f"{Path(sys.base_prefix) / 'bin'}:/usr/local/bin:/usr/bin:/bin"  # Python's own, not a virtual environment's
-    yield folder / "clone", {**kept, "HOME": str(folder / "home"), "TMPDIR": str(folder / "tmp"), "PATH": path}
+    yield folder / "clone", {**kept, "HOME": str(folder / "home"), "TMPDIR": temporary, "PATH": path}
     shutil.rmtree(folder)
+    shutil.rmtree(temporary)
 
 
 def alive_in(group):
