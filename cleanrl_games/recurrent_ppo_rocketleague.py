@@ -36,7 +36,7 @@ import torch
 import torch.multiprocessing as mp
 import torch.nn as nn
 
-from cleanrl_games.envs import cluster, run
+from cleanrl_games.envs import cluster, inference, run
 from cleanrl_games.envs.rocketleague import NUM_ACTIONS, NUM_OBS, TERM_NAMES, RocketLeagueVecEnv, contract, reward_weights
 from cleanrl_games.envs.rocketleague.match import play_kickoffs, touches_per_minute
 from cleanrl_games.envs.rocketleague.ratings import ANCHORS, append_games, expected_score, new_rating, rate_match
@@ -158,6 +158,8 @@ class Args:
     """cars per actor, a multiple of 12; the stage's team sizes decide how many arenas that is"""
     rollout_steps: int = 64
     """decisions per rollout, a multiple of sequence_length"""
+    inference: Literal["auto", "worker", "central"] = "auto"
+    """who computes the actors' policy: each for itself, or one process on the learner's device for all; auto = central on CUDA only"""
     ray_address: str = ""
     """run the actors on this Ray cluster ("auto", "127.0.0.1:6379", …)"""
 
@@ -354,9 +356,13 @@ class Agent(nn.Module):
             actions = logprobs.argmax(-1)
         else:  # the first action whose cumulated probability passes a random number; the factor keeps it below 1 when rounded
             cumulated = logprobs.exp().cumsum(-1)
-            dice = torch.rand(len(obs), 1, generator=generator) * (1 - 1e-6) * cumulated[:, -1:]
+            dice = torch.rand(len(obs), 1, generator=generator, device=obs.device) * (1 - 1e-6) * cumulated[:, -1:]
             actions = (cumulated <= dice).sum(-1)
         return actions, logprobs.gather(-1, actions[:, None]).squeeze(-1), self.critic(features).squeeze(-1), state
+
+    def value(self, obs, state):
+        """(B, 201), (B, S) → V, (B,)"""
+        return self.critic(self.step(obs, state)[0]).squeeze(-1)
 
 
 def to_flat(agent):
@@ -523,15 +529,58 @@ class Board:
         # [version, stage, share of self, then per row its serial number, then its chance]; two rows more for the scripted players
         self.numbers = torch.zeros(3 + 2 * (args.league_size + FIRST_MEMBER), dtype=torch.float64).share_memory_()
         self.lock = mp.get_context("spawn").Lock()
+        self.seats = []  # of the actors, if one process computes for all
+
+
+class CentralAgent:
+    """An actor's policy when another process computes it: the same calls, answered there."""
+
+    def __init__(self, seat):
+        self.seat = seat
+
+    def act(self, obs, masks, state, generator=None):
+        return self.seat.ask(obs, masks, state)
+
+    def value(self, obs, state):
+        return self.seat.ask(obs, torch.ones(len(obs), NUM_ACTIONS, dtype=torch.bool), state)[2]
+
+
+def make_seats(args):
+    """→ the actors' sides and the inference process's"""
+    rows, states = args.num_agents, torch.zeros(args.num_agents, Agent(args.recurrent, args.rnn_size).state_size)
+    return inference.make_seats(
+        args.num_workers,
+        lambda: [torch.zeros(rows, NUM_OBS), torch.zeros(rows, NUM_ACTIONS, dtype=torch.bool), states.clone()],
+        lambda: [torch.zeros(rows, dtype=torch.int64), torch.zeros(rows), torch.zeros(rows), states.clone()],
+    )
+
+
+def inference_main(args, board, device, seats):
+    """The life of the inference process: the newest weights for every batch, so that each log-prob is one version's."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the learner's to handle
+    torch.set_num_threads(args.actor_threads)
+    agent, version = Agent(args.recurrent, args.rnn_size).to(device).eval(), -1.0
+    generator = torch.Generator(device).manual_seed(args.seed)
+
+    @torch.no_grad()
+    def forward(obs, masks, states):
+        nonlocal version
+        with board.lock:
+            if board.numbers[0] != version:
+                version = float(board.numbers[0])
+                from_flat(agent, board.weights)
+        return agent.act(obs, masks, states, generator)
+
+    inference.serve(seats, forward, device)
 
 
 class Actor:
     """Plays games and writes them down. Knows nothing of processes or Ray: the same class runs inline and anywhere else."""
 
     def __init__(self, args, index):
-        self.args, self.seed, self.stage = args, args.seed * 1000 + index, -1
+        self.args, self.index, self.seed, self.stage = args, index, args.seed * 1000 + index, -1
         self.rng, self.generator = np.random.default_rng(self.seed), torch.Generator().manual_seed(self.seed)
-        self.agent = Agent(args.recurrent, args.rnn_size).eval()
+        self.agent = self.policy = Agent(args.recurrent, args.rnn_size).eval()
         self.bots = {RULE: RulePolicy("rule", self.seed), RANDOM: RulePolicy("random", self.seed)}
         self.members = {}  # serial number of a league member → its policy, copied when first needed
 
@@ -545,6 +594,8 @@ class Actor:
 
     def read_board(self, board):
         """Takes over weights, stage and rewards, and draws the guests of this rollout → (version, share of self, guests, new stage?)"""
+        if self.args.inference == "central":
+            self.policy = CentralAgent(board.seats[self.index])
         with board.lock:
             from_flat(self.agent, board.weights)
             version, stage, self_share = board.numbers[:3].tolist()
@@ -592,7 +643,7 @@ class Actor:
             clock = time.perf_counter()
             # most rollouts have no guests: then nothing need be gathered
             index = own if others else slice(None)
-            s.actions[t, index], s.logprobs[t, index], s.values[t, index], self.memory[index] = self.agent.act(
+            s.actions[t, index], s.logprobs[t, index], s.values[t, index], self.memory[index] = self.policy.act(
                 obs[index], masks[index], self.memory[index], self.generator
             )
             self.actions[own] = s.actions[t].numpy()[own]
@@ -616,8 +667,7 @@ class Actor:
             s.bootstrap[t] = 0.0
             if truncated.any():
                 rows = np.flatnonzero(truncated[env.agent_arena])
-                features, _ = self.agent.step(torch.from_numpy(info["final_obs"][rows]), self.memory[rows])
-                s.bootstrap[t, rows] = self.agent.critic(features).squeeze(-1)
+                s.bootstrap[t, rows] = self.policy.value(torch.from_numpy(info["final_obs"][rows]), self.memory[rows])
             ended = np.flatnonzero(terminated | truncated)
             if len(ended):
                 results = self.results(ended, info, own)[: MAX_EPISODES - episodes]
@@ -627,8 +677,7 @@ class Actor:
                 self.memory[over], self.touched[over] = 0.0, False
                 self.choose_opponents(ended, self_share, guests)
                 own, others = self.rows()
-        features, _ = self.agent.step(torch.from_numpy(env.obs), self.memory)
-        s.values[-1] = self.agent.critic(features).squeeze(-1)
+        s.values[-1] = self.policy.value(torch.from_numpy(env.obs), self.memory)
         s.info[:] = torch.tensor([version, self.stage, entered, episodes, time.perf_counter() - start, inference_time, simulator_time])
 
     def results(self, ended, info, own):
@@ -724,6 +773,14 @@ def process_rollouts(args, board):
 
 
 # --8<-- [end:actor_main]
+
+
+def central_rollouts(args, board, device):
+    """The same, with the policy of all actors in one process on the learner's device."""
+    actors, seats = make_seats(args)
+    with inference.process_of(inference_main, (args, board, device), seats):
+        board.seats = actors
+        yield from process_rollouts(args, board)
 
 
 # ------------------------------------------------------------------------------------------------ evaluation, checkpoints
@@ -839,6 +896,10 @@ if __name__ == "__main__":
     optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5)
     amp_dtype, amp_enabled = run.choose_amp(args.amp, device)
     scaler = torch.amp.GradScaler(device.type, enabled=amp_enabled and amp_dtype == torch.float16)
+    if args.inference == "central" and (args.ray_address or not args.num_workers):
+        print("--inference central falls back to worker: it needs actor processes on this machine.", flush=True)
+    apart = args.inference == "central" or (args.inference == "auto" and device.type == "cuda")
+    args.inference = "central" if apart and args.num_workers and not args.ray_address else "worker"
     unroll, compiling = agent.unroll, args.compile
     if compiling and (args.recurrent == "lstm" or (device.type == "cpu" and not shutil.which("g++"))):
         why = "the LSTM is unrolled by hand" if args.recurrent == "lstm" else "there is no C++ compiler"
@@ -940,13 +1001,12 @@ if __name__ == "__main__":
     signal.signal(signal.SIGTERM, stop)
     logger = run.Logger(args, run_dir, global_step)
     league.publish(agent, version, stage, stage_rewards(args, stage, stage_update), self_share())
-    rollouts = (
-        inline_rollouts(args, board, actor)
-        if actor
-        else cluster.ray_rollouts(args, board, Actor, make_storage)
-        if args.ray_address
-        else process_rollouts(args, board)
-    )
+    if actor:
+        rollouts = inline_rollouts(args, board, actor)
+    elif args.ray_address:
+        rollouts = cluster.ray_rollouts(args, board, Actor, make_storage)
+    else:
+        rollouts = central_rollouts(args, board, device) if args.inference == "central" else process_rollouts(args, board)
     length, chunks = args.sequence_length, args.rollout_steps // args.sequence_length
     start_time, first_step, consistent, done = time.time(), global_step, True, progress(elapsed)
 

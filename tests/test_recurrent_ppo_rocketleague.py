@@ -1,5 +1,6 @@
 """recurrent_ppo_rocketleague.py: its maths against closed forms, its actor's bookkeeping, and runs as a user starts them."""
 
+import contextlib
 import csv
 import dataclasses
 import json
@@ -16,7 +17,7 @@ import RocketSim
 import torch
 
 from cleanrl_games import recurrent_ppo_rocketleague as script
-from cleanrl_games.envs import run
+from cleanrl_games.envs import inference, run
 from cleanrl_games.envs.rocketleague import NUM_ACTIONS, NUM_OBS, contract, ratings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -248,15 +249,21 @@ def actor_of(**changes):
     return args, actor, board, script.League(args, board), script.make_storage(args)
 
 
-@pytest.mark.parametrize("recurrent", ["lstm", "gru", "none"])
-def test_the_learners_unroll_gives_the_actors_log_probs(recurrent, monkeypatch):
+@pytest.mark.parametrize("recurrent, where", [("lstm", "worker"), ("gru", "worker"), ("none", "worker"), ("lstm", "central")])
+def test_the_learners_unroll_gives_the_actors_log_probs(recurrent, where, monkeypatch):
     short_games(monkeypatch)
-    args, actor, board, league, s = actor_of(recurrent=recurrent)
-    for _ in range(2):
-        league.join("past", script.to_flat(actor.agent) + 0.01)
-    for version in range(2):  # the second begins in the middle of games, with memories that are not empty
-        league.publish(actor.agent, version, 4, script.stage_rewards(args, 4, 0), 0.5)
-        actor.rollout(board, s)
+    args, actor, board, league, s = actor_of(recurrent=recurrent, inference=where, num_workers=1)
+    with contextlib.ExitStack() as stack:
+        if where == "central":
+            seats, others = script.make_seats(args)
+            stack.enter_context(inference.process_of(script.inference_main, (args, board, torch.device("cpu")), others))
+            board.seats = seats
+        for _ in range(2):
+            league.join("past", script.to_flat(actor.agent) + 0.01)
+        for version in range(2):  # the second begins in the middle of games, with memories that are not empty
+            league.publish(actor.agent, version, 4, script.stage_rewards(args, 4, 0), 0.5)
+            actor.rollout(board, s)
+    assert isinstance(actor.policy, script.CentralAgent if where == "central" else script.Agent)
     ended = s["terminated"] | s["truncated"]
     assert ended.any() and (s["states"][0].abs().sum() > 0 or recurrent == "none")
     chunks, length = args.rollout_steps // args.sequence_length, args.sequence_length
@@ -415,14 +422,35 @@ def test_other_versions_and_senseless_settings_get_a_sentence(whole_run, tmp_pat
     assert not (tmp_path / "a").exists()
 
 
+def processes_after_updates(process, folder, updates=2):
+    """Waits for so many updates → the run's own processes, in the order of their start"""
+    path, end = folder / "metrics.jsonl", time.time() + 600
+    while not path.exists() or path.read_text().count("\n") < updates:
+        assert time.time() < end and process.poll() is None, "waited too long"
+        time.sleep(0.2)
+    children = psutil.Process(process.pid).children(recursive=True)
+    return sorted((child for child in children if "spawn_main" in " ".join(child.cmdline())), key=lambda child: child.pid)
+
+
+def test_central_inference_serves_all_actors_and_its_death_ends_the_run(tmp_path):
+    folder = tmp_path / "run"
+    process = start(folder, "--num-workers", 2, "--num-agents", 12, "--inference", "central", "--stage", "1v1", "--self-share", 0.5)
+    server, *actors = processes_after_updates(process, folder, 6)
+    assert len(actors) == 2
+    rows = metrics_of(folder)
+    # one actor's first rollout has one version from end to end, and its log-probs are the learner's
+    assert abs(rows[0]["losses/old_approx_kl"]) < 0.01 and all(np.isfinite(list(row.values())).all() for row in rows)
+    server.send_signal(signal.SIGKILL)
+    output = finish(process, code=1)
+    assert "The inference process has ended" in output and "--resume" in output
+    assert run.load_checkpoint(folder)["progress"][0] >= 6
+    assert "falls back to worker" in finish(start(tmp_path / "b", "--num-workers", 0, "--inference", "central", "--total-timesteps", 1))
+
+
 def test_killed_worker_ends_the_run_with_its_name_and_a_checkpoint(tmp_path):
     folder = tmp_path / "run"
     process = start(folder, "--num-workers", 1, "--num-agents", 12)
-    path, end = folder / "metrics.jsonl", time.time() + 600
-    while not path.exists() or path.read_text().count("\n") < 2:
-        assert time.time() < end and process.poll() is None, "waited too long"
-        time.sleep(0.2)
-    (worker,) = [child for child in psutil.Process(process.pid).children(recursive=True) if "spawn_main" in " ".join(child.cmdline())]
+    (worker,) = processes_after_updates(process, folder)
     worker.send_signal(signal.SIGKILL)
     output = finish(process, code=1)
     assert f"pid {worker.pid}) died" in output and "--resume" in output
