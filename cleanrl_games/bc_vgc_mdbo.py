@@ -18,7 +18,6 @@ import os
 import signal
 import sys
 import time
-from itertools import combinations
 from pathlib import Path
 from typing import Literal
 
@@ -33,9 +32,9 @@ import torch.nn.functional as F
 from cleanrl_games.envs import run
 from cleanrl_games.envs.vgc import PREVIEW, contract, demonstrations, mdbo, normalize_format
 from cleanrl_games.envs.vgc.collect import CollectingView, collect
-from cleanrl_games.envs.vgc.features import LAYOUT, SIZES
 from cleanrl_games.envs.vgc.match import BASELINES, play_battles
 from cleanrl_games.envs.vgc.replay_actions import collect_replays
+from cleanrl_games.envs.vgc.vocabulary import LAYOUT, SIZES, columns_of
 
 
 @dataclasses.dataclass
@@ -135,14 +134,7 @@ class Args:
 
 # --8<-- [start:network]
 NUM_SLOT, NUM_PREVIEW, NUM_JOINT = mdbo.SLOT_ACTIONS, mdbo.NUM_PREVIEWS, mdbo.NUM_ACTIONS  # 45, 90, 2025
-PAIRS_OF_SIX = list(combinations(range(6), 2))
 NUM_HITS = 32  # what a move does to a foe is told in so many numbers
-
-
-def columns_of(floats, name):
-    """The numbers of a group of columns: (B, FLOATS) → (B, rows, numbers)"""
-    group = LAYOUT[name]
-    return floats[:, group.float_at : group.float_at + group.rows * len(group.floats)].reshape(len(floats), group.rows, -1)
 
 
 def linear(fan_in, fan_out, std=2**0.5):
@@ -187,10 +179,10 @@ class Agent(nn.Module):
             "bag_columns": torch.tensor([column for bag in bags for column, _ in bag]),
             "bag_offsets": torch.tensor([start[same.get(name, name)] for bag in bags for _, name in bag], dtype=torch.int32),
             "bag_starts": torch.tensor(np.cumsum([0, *map(len, bags)])[:-1], dtype=torch.int32),
-            "pairs_of_six": torch.tensor(PAIRS_OF_SIX),
-            "preview_pairs": torch.tensor([[PAIRS_OF_SIX.index((a, b)), PAIRS_OF_SIX.index((c, d))] for a, b, c, d in mdbo.PREVIEWS.tolist()]),
-            "parts": action_parts(),
-        }  # fmt: skip
+            "pairs_of_six": torch.from_numpy(mdbo.PAIRS_OF_SIX),
+            "preview_pairs": torch.from_numpy(mdbo.PREVIEW_PAIRS),
+            "parts": torch.from_numpy(mdbo.SLOT_PARTS),
+        }
         for name, value in constants.items():
             self.register_buffer(name, value, persistent=False)
         self.table = nn.Parameter(torch.randn(sum(sizes.values()), embedding_width) * 0.1)
@@ -287,7 +279,7 @@ class Agent(nn.Module):
         return torch.cat([torch.cat([both, tera], -1).flatten(2), want_switch @ switches.mT * scale, want_pass], -1)
 
     def slot_0_words(self, moves, targets, switches):
-        """(B, 15, W): a slot's action is said to the other slot as the sum of some of these, see action_parts()"""
+        """(B, 15, W): a slot's action is said to the other slot as the sum of some of these, see mdbo.SLOT_PARTS"""
         batch = len(moves)
         return torch.cat([moves, targets, self.tera_key.expand(batch, 1, -1), switches, self.passing.expand(batch, 1, -1)], 1)
 
@@ -334,9 +326,8 @@ class Agent(nn.Module):
         action_0 = (first.exp() / torch.empty_like(first).exponential_(generator=generator)).argmax(-1)
         slot_0 = action_0.clamp(max=NUM_SLOT - 1)
         legal[:, 1, :NUM_SLOT] = table[torch.arange(len(joint), device=joint.device), slot_0]
-        legal[preview, 1] = (
-            torch.arange(NUM_PREVIEW, device=joint.device) == 0
-        )  # nothing is chosen after a preview: entry 0 stands for that
+        # Nothing is chosen after a preview: entry 0 stands for that.
+        legal[preview, 1] = torch.arange(NUM_PREVIEW, device=joint.device) == 0
         said = self.parts[slot_0][:, None] @ self.slot_0_words(moves[:, 0], targets, switches)
         second = self.slot_logits(query_1 + self.given_slot_0(said), moves[:, 1], hits[:, 1], targets, switches).squeeze(1)
         second = masked_log_softmax(second, legal[:, 1, :NUM_SLOT])
@@ -362,34 +353,19 @@ class Agent(nn.Module):
         return self.value_out(hidden).squeeze(-1).float()
 
 
-def action_parts():
-    """(45, 15): which words say a slot's action: four moves, five targets, tera, four switches, pass"""
-    parts = torch.zeros(NUM_SLOT, 4 + 5 + 1 + 4 + 1)
-    for action in range(NUM_SLOT):
-        slot = mdbo.decode_slot(action)
-        if slot.move is not None:
-            parts[action, slot.move] = parts[action, 4 + slot.target + 2] = 1.0
-            parts[action, 9] = float(slot.tera)
-        else:
-            parts[action, 14 if slot.switch is None else 10 + slot.switch] = 1.0
-    return parts
+def make_agent(settings):
+    return Agent(settings["width"], settings["embedding_width"], settings["lstm_size"], settings["attention_heads"])
+
+
+def choices_of(preview, actions):
+    """Joint numbers (N,) → what was chosen in each head (N, 2); a preview's second head chooses entry 0 of one."""
+    return torch.stack([torch.where(preview, actions, actions // NUM_SLOT), torch.where(preview, 0, actions % NUM_SLOT)], 1)
 
 
 # --8<-- [end:network]
 
 
-def make_agent(settings):
-    return Agent(settings["width"], settings["embedding_width"], settings["lstm_size"], settings["attention_heads"])
-
-
 # ------------------------------------------------------------------------------------------------------------- sequences
-
-
-def columns_of_rows(array, name, kind):
-    """A view (N, rows, columns) of a group's columns in all ints or floats of a batch"""
-    group = LAYOUT[name]
-    at, columns = (group.int_at, group.ints) if kind == "ints" else (group.float_at, group.floats)
-    return array[:, at : at + group.rows * len(columns)].reshape(len(array), group.rows, -1)
 
 
 def shuffle_teams(rows, stream_of_row, num_streams, rng):
@@ -398,10 +374,10 @@ def shuffle_teams(rows, stream_of_row, num_streams, rng):
     In a turn the order of the own ones is part of the question (slot a, slot b, who may come in), so it stays."""
     order = rng.permuted(np.tile(np.arange(6), (num_streams, 1)), axis=1)[stream_of_row]  # (N, 6): old place of each new row
     for name, kind in (("opp", "ints"), ("opp", "floats"), ("belief", "floats")):
-        view = columns_of_rows(rows[kind], name, kind)
+        view = columns_of(rows[kind], name, kind)
         view[:] = np.take_along_axis(view, order[:, :, None], 1)
     place = np.argsort(order, 1)  # new place of each old row
-    standing = columns_of_rows(rows["ints"], "active", "ints")[:, 2:, LAYOUT["active"].ints.index("row")]  # 1–6, 0 nobody
+    standing = columns_of(rows["ints"], "active", "ints")[:, 2:, LAYOUT["active"].ints.index("row")]  # 1–6, 0 nobody
     standing[:] = np.where(standing > 0, np.take_along_axis(place, np.maximum(standing - 1, 0), 1) + 1, 0)
 
     preview = np.flatnonzero(rows["kind"] == PREVIEW)
@@ -409,7 +385,7 @@ def shuffle_teams(rows, stream_of_row, num_streams, rng):
     order = rng.permuted(np.tile(np.arange(6), (len(preview), 1)), axis=1)
     for kind in ("ints", "floats"):
         part = rows[kind][preview]
-        view = columns_of_rows(part, "own", kind)
+        view = columns_of(part, "own", kind)
         view[:] = np.take_along_axis(view, order[:, :, None], 1)
         rows[kind][preview] = part
     place = np.argsort(order, 1)
@@ -455,9 +431,7 @@ def forward(agent, length, width, batch):
 def cloning_losses(agent, hidden, things, batch):
     """→ cross-entropy of both choices, where they are known, and of the win prediction, where the outcome is"""
     logprobs = agent.logprobs(hidden, things, batch["preview"], batch["legal"], batch["actions"])  # (N, 2, 90)
-    first = torch.where(batch["preview"], batch["actions"], batch["actions"] // NUM_SLOT)
-    second = torch.where(batch["preview"], 0, batch["actions"] % NUM_SLOT)
-    taken = logprobs.gather(2, torch.stack([first, second], 1)[:, :, None]).squeeze(2)  # (N, 2)
+    taken = logprobs.gather(2, choices_of(batch["preview"], batch["actions"])[:, :, None]).squeeze(2)  # (N, 2)
     # Not a product: what is not known may be illegal, and finfo.min · 0 is fine but finfo.min · 0.5 is not.
     policy_loss = -torch.where(batch["known"], taken, 0.0).sum() / batch["known"].any(1).sum().clamp(min=1)
     decided = ~batch["outcome"].isnan()

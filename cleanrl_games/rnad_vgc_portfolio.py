@@ -24,7 +24,7 @@ import signal
 import sys
 import time
 import traceback
-from itertools import combinations, pairwise
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Literal
@@ -41,7 +41,7 @@ import torch.nn.functional as F
 from cleanrl_games.envs import cluster, exploiters, run, sharing
 from cleanrl_games.envs.vgc import PREVIEW, TeamPool, VGCVecEnv, contract, mdbo, normalize_format
 from cleanrl_games.envs.vgc.match import BASELINES, play_battles, replay_battles
-from cleanrl_games.envs.vgc.vocabulary import FLOATS, INTS, LAYOUT, SIZES
+from cleanrl_games.envs.vgc.vocabulary import FLOATS, INTS, LAYOUT, SIZES, columns_of
 
 # Names that users of similar trainers type, and what they are called here.
 ALIASES = {
@@ -228,14 +228,7 @@ class Args:
 
 # --8<-- [start:network]
 NUM_SLOT, NUM_PREVIEW, NUM_JOINT = mdbo.SLOT_ACTIONS, mdbo.NUM_PREVIEWS, mdbo.NUM_ACTIONS  # 45, 90, 2025
-PAIRS_OF_SIX = list(combinations(range(6), 2))
 NUM_HITS = 32  # what a move does to a foe is told in so many numbers
-
-
-def columns_of(floats, name):
-    """The numbers of a group of columns: (B, FLOATS) → (B, rows, numbers)"""
-    group = LAYOUT[name]
-    return floats[:, group.float_at : group.float_at + group.rows * len(group.floats)].reshape(len(floats), group.rows, -1)
 
 
 def linear(fan_in, fan_out, std=2**0.5):
@@ -280,10 +273,10 @@ class Agent(nn.Module):
             "bag_columns": torch.tensor([column for bag in bags for column, _ in bag]),
             "bag_offsets": torch.tensor([start[same.get(name, name)] for bag in bags for _, name in bag], dtype=torch.int32),
             "bag_starts": torch.tensor(np.cumsum([0, *map(len, bags)])[:-1], dtype=torch.int32),
-            "pairs_of_six": torch.tensor(PAIRS_OF_SIX),
-            "preview_pairs": torch.tensor([[PAIRS_OF_SIX.index((a, b)), PAIRS_OF_SIX.index((c, d))] for a, b, c, d in mdbo.PREVIEWS.tolist()]),
-            "parts": action_parts(),
-        }  # fmt: skip
+            "pairs_of_six": torch.from_numpy(mdbo.PAIRS_OF_SIX),
+            "preview_pairs": torch.from_numpy(mdbo.PREVIEW_PAIRS),
+            "parts": torch.from_numpy(mdbo.SLOT_PARTS),
+        }
         for name, value in constants.items():
             self.register_buffer(name, value, persistent=False)
         self.table = nn.Parameter(torch.randn(sum(sizes.values()), embedding_width) * 0.1)
@@ -380,7 +373,7 @@ class Agent(nn.Module):
         return torch.cat([torch.cat([both, tera], -1).flatten(2), want_switch @ switches.mT * scale, want_pass], -1)
 
     def slot_0_words(self, moves, targets, switches):
-        """(B, 15, W): a slot's action is said to the other slot as the sum of some of these, see action_parts()"""
+        """(B, 15, W): a slot's action is said to the other slot as the sum of some of these, see mdbo.SLOT_PARTS"""
         batch = len(moves)
         return torch.cat([moves, targets, self.tera_key.expand(batch, 1, -1), switches, self.passing.expand(batch, 1, -1)], 1)
 
@@ -427,9 +420,8 @@ class Agent(nn.Module):
         action_0 = (first.exp() / torch.empty_like(first).exponential_(generator=generator)).argmax(-1)
         slot_0 = action_0.clamp(max=NUM_SLOT - 1)
         legal[:, 1, :NUM_SLOT] = table[torch.arange(len(joint), device=joint.device), slot_0]
-        legal[preview, 1] = (
-            torch.arange(NUM_PREVIEW, device=joint.device) == 0
-        )  # nothing is chosen after a preview: entry 0 stands for that
+        # Nothing is chosen after a preview: entry 0 stands for that.
+        legal[preview, 1] = torch.arange(NUM_PREVIEW, device=joint.device) == 0
         said = self.parts[slot_0][:, None] @ self.slot_0_words(moves[:, 0], targets, switches)
         second = self.slot_logits(query_1 + self.given_slot_0(said), moves[:, 1], hits[:, 1], targets, switches).squeeze(1)
         second = masked_log_softmax(second, legal[:, 1, :NUM_SLOT])
@@ -455,24 +447,16 @@ class Agent(nn.Module):
         return self.value_out(hidden).squeeze(-1).float()
 
 
-def action_parts():
-    """(45, 15): which words say a slot's action: four moves, five targets, tera, four switches, pass"""
-    parts = torch.zeros(NUM_SLOT, 4 + 5 + 1 + 4 + 1)
-    for action in range(NUM_SLOT):
-        slot = mdbo.decode_slot(action)
-        if slot.move is not None:
-            parts[action, slot.move] = parts[action, 4 + slot.target + 2] = 1.0
-            parts[action, 9] = float(slot.tera)
-        else:
-            parts[action, 14 if slot.switch is None else 10 + slot.switch] = 1.0
-    return parts
+def make_agent(settings):
+    return Agent(settings["width"], settings["embedding_width"], settings["lstm_size"], settings["attention_heads"])
+
+
+def choices_of(preview, actions):
+    """Joint numbers (N,) → what was chosen in each head (N, 2); a preview's second head chooses entry 0 of one."""
+    return torch.stack([torch.where(preview, actions, actions // NUM_SLOT), torch.where(preview, 0, actions % NUM_SLOT)], 1)
 
 
 # --8<-- [end:network]
-
-
-def make_agent(settings):
-    return Agent(settings["width"], settings["embedding_width"], settings["lstm_size"], settings["attention_heads"])
 
 
 def to_flat(agent):
@@ -607,11 +591,6 @@ def evaluate_chunks(agent, b, order, starts, lengths, device):
     hidden, _ = agent.unroll(grid, b.states[order[starts]].to(device).transpose(0, 1), first)
     hidden = hidden.flatten(0, 1)[places]
     return rows, agent.logprobs(hidden, things, preview, b.legal[rows].to(device), b.actions[rows].to(device)), hidden
-
-
-def choices_of(preview, actions):
-    """Joint numbers (N,) → what was chosen in each head (N, 2); a preview's second head chooses entry 0 of one."""
-    return torch.stack([torch.where(preview, actions, actions // NUM_SLOT), torch.where(preview, 0, actions % NUM_SLOT)], 1)
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ A factored policy (45-way slot 0, then 45-way slot 1 given slot 0) and a flat 20
 `showdown/mdbo.js` is the same table in the simulator's process; a test compares the two on every request of many battles.
 """
 
-from itertools import permutations
+from itertools import combinations, permutations
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +23,9 @@ NUM_PREVIEWS = 90
 DEFAULT = -1  # leaves the choice to the simulator
 NO_PASS_RULE = 255
 PREVIEWS = np.array([p for p in permutations(range(6), 4) if p[0] < p[1] and p[2] < p[3]])  # (90, 4)
+PAIRS_OF_SIX = np.array(list(combinations(range(6), 2)))  # (15, 2)
+# A preview is a pair that leads and a pair behind it: their numbers among the fifteen. (90, 2)
+PREVIEW_PAIRS = (PREVIEWS.reshape(90, 2, 1, 2) == PAIRS_OF_SIX).all(-1).argmax(-1)
 
 FOES, ALLY, SELF = "foes", "ally", "self"
 TARGETS = {
@@ -82,6 +85,22 @@ def encode(slot0: SlotAction, slot1: SlotAction) -> int:
 
 def decode(action: int) -> tuple[SlotAction, SlotAction]:
     return decode_slot(action // SLOT_ACTIONS), decode_slot(action % SLOT_ACTIONS)
+
+
+def slot_parts() -> np.ndarray:
+    """Which words say a slot's action: four moves, five targets, tera, four switches, pass."""
+    parts = np.zeros((SLOT_ACTIONS, 4 + 5 + 1 + 4 + 1), np.float32)
+    for action in range(SLOT_ACTIONS):
+        slot = decode_slot(action)
+        if slot.move is not None:
+            parts[action, [slot.move, 4 + slot.target + 2]] = 1.0
+            parts[action, 9] = slot.tera
+        else:
+            parts[action, 14 if slot.switch is None else 10 + slot.switch] = 1.0
+    return parts
+
+
+SLOT_PARTS = slot_parts()  # (45, 15)
 
 
 # ------------------------------------------------------------------------------------------------------------------ masks
