@@ -1,6 +1,7 @@
 """The mGBA core behind `Emulator`: cartridges that are none, RAM, save states, several at once, files it leaves."""
 
 import importlib.util
+import os
 import sys
 import threading
 from pathlib import Path
@@ -239,7 +240,8 @@ def test_nothing_is_written_beside_the_rom_and_nothing_stays(tmp_path, monkeypat
     emulator.run(60)
     # a core writes saves beside the file it was given
     folder = Path(emulator.folder)
-    assert given == [(folder / "rom.gba", folder)] and folder.exists() and tmp_path not in (folder, *folder.parents)
+    assert given == [(folder / "rom.gba", folder)] and tmp_path not in (folder, *folder.parents)
+    assert os.name != "posix" or not folder.exists()  # while it runs: a killed process cannot tidy up
     emulator.close()
     assert not folder.exists()
     assert [path.name for path in tmp_path.iterdir()] == ["game.gba"]

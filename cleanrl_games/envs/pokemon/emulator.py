@@ -96,8 +96,8 @@ class Emulator:
             raise
         self._take(self.core)
         self.stamp = self.save()[:12]
-        if os.name == "posix":  # a library stays mapped when its file is gone, and a killed process leaves 1.2 MB less behind
-            (Path(self.folder) / "core.so").unlink(missing_ok=True)
+        if os.name == "posix":  # what is mapped or open outlives its name, and a killed process leaves nothing behind
+            self._cleanup()
 
     def _take(self, core):
         """The core's own methods, without a call in between."""
