@@ -11,11 +11,9 @@
 The model.zip is what `ppo_vgc_mdbo.py --bc-model` starts from.
 """
 
-import copy
 import dataclasses
 import math
 import os
-import signal
 import sys
 import time
 from pathlib import Path
@@ -32,7 +30,7 @@ import torch.nn.functional as F
 from cleanrl_games.envs import run
 from cleanrl_games.envs.vgc import PREVIEW, contract, demonstrations, mdbo, normalize_format
 from cleanrl_games.envs.vgc.collect import CollectingView, collect
-from cleanrl_games.envs.vgc.match import BASELINES, play_battles
+from cleanrl_games.envs.vgc.evaluation import Player, evaluate  # noqa: F401 (tools play a model as its script's Player)
 from cleanrl_games.envs.vgc.replay_actions import collect_replays
 from cleanrl_games.envs.vgc.vocabulary import LAYOUT, SIZES, columns_of
 
@@ -480,57 +478,13 @@ def validate(agent, demos, numbers, device, minibatch_size):
     return {name: good / total for name, (good, total) in sums.items() if total}
 
 
-class Player:
-    """A policy as a player for `play_battles`; its memory of a battle is kept by seat."""
-
-    def __init__(self, agent, seed=1, deterministic=False):
-        self.agent, self.deterministic = agent, deterministic
-        self.generator = torch.Generator().manual_seed(seed)
-        self.states = torch.zeros(0, 2, 2, agent.hidden_size)  # by key: before and after the seat's last decision
-
-    @torch.no_grad()
-    def act(self, batch, rows):
-        keys, preview = torch.from_numpy(batch.key[rows]).long(), torch.from_numpy(batch.kind[rows] == PREVIEW)
-        if len(keys) and keys.max() >= len(self.states):
-            self.states = torch.cat([self.states, torch.zeros(int(keys.max()) + 1 - len(self.states), *self.states.shape[1:])])
-        retry = torch.from_numpy(batch.retry[rows].copy())
-        before = torch.where(retry[:, None, None], self.states[keys, 0], self.states[keys, 1])  # (B, 2, H)
-        core, things = self.agent.encode(torch.from_numpy(batch.ints[rows]), torch.from_numpy(batch.floats[rows]))
-        hidden, after = self.agent.unroll(core[None], before.transpose(0, 1), preview[None])
-        self.states[keys, 0], self.states[keys, 1] = before, after.transpose(0, 1)
-        joint = torch.from_numpy(batch.mask[rows])
-        if self.deterministic:
-            return self.agent.joint_logprobs(hidden[0], things, preview, joint).argmax(1).numpy()
-        return self.agent.act(hidden[0], things, preview, joint, self.generator)[0].numpy()
-
-
-def evaluate(args, agent, battles):
-    """Against the scripted players, on held-out teams: the share of battles won and its 95 % interval (Wilson)."""
-    policy, metrics = copy.deepcopy(agent).cpu().eval(), {}
-    for name in BASELINES:
-        player = Player(policy, args.seed, args.deterministic)
-        scores, _ = play_battles(player, name, battles, args.battle_format, seed=args.seed + 7919)
-        rate, low, high = run.wilson(float(scores.mean()), battles)
-        metrics |= {f"eval/{name}": rate, f"eval/{name}_low": low, f"eval/{name}_high": high, f"eval/{name}_n": battles}
-    return metrics
-
-
 def save_model(path, agent, args):
-    metadata = {
-        "game": "vgc", "contract_hash": contract.contract_hash(), "action_space": contract.ACTION_SPACE,
-        "battle_format": normalize_format(args.battle_format),
-    }  # fmt: skip
-    run.save_model(path, agent.state_dict(), {}, metadata, args, __file__)
+    run.save_model(path, agent.state_dict(), {}, contract.metadata(args.battle_format), args, __file__)
 
 
 def load_model(path):
     """A run's folder or a model.zip → (agent, metadata)"""
     return run.load_agent(path, contract.contract_hash(), make_agent)
-
-
-def mean_losses(losses):
-    names = ("losses/policy_loss", "losses/value_loss", "losses/grad_norm")
-    return dict(zip(names, torch.stack(losses).mean(0).tolist())) if losses else {}
 
 
 def find_sets(args):
@@ -567,12 +521,7 @@ if __name__ == "__main__":
     scaler = torch.amp.GradScaler(device.type, enabled=amp_enabled and amp_dtype == torch.float16)
     epoch, position, global_step, best, elapsed, collect_time = 0, 0, 0, math.inf, 0.0, 0.0
     if checkpoint:
-        try:
-            agent.load_state_dict(checkpoint["agent"])
-            optimizer.load_state_dict(checkpoint["optimizer"])
-        except (RuntimeError, ValueError) as error:
-            raise SystemExit(f"The checkpoint is of another network than these settings describe: {error}") from None
-        scaler.load_state_dict(checkpoint["scaler"])
+        run.restore(checkpoint, agent=agent, optimizer=optimizer, scaler=scaler)
         epoch, position, global_step, best, elapsed, collect_time = checkpoint["progress"]
 
     def save_checkpoint():
@@ -588,16 +537,7 @@ if __name__ == "__main__":
         seconds, limit = elapsed + time.time() - start_time - collect_time, 60 * args.max_minutes - collect_time
         return max((epoch + part) / args.epochs, seconds / max(limit, 1e-8) if args.max_minutes else 0.0)
 
-    stopping = []
-
-    def stop(*_):
-        if stopping:
-            raise KeyboardInterrupt
-        stopping.append(True)
-        print("Stopping after this step; Ctrl-C again to stop at once.", flush=True)
-
-    signal.signal(signal.SIGINT, stop)
-    signal.signal(signal.SIGTERM, stop)
+    stopping = run.stop_on_signals("step")
     save_checkpoint()
     if args.collect:
         show = CollectingView(args.collect)
@@ -635,6 +575,7 @@ if __name__ == "__main__":
     logger = run.Logger(args, run_dir, global_step)
     collect_time = collect_time or elapsed + time.time() - start_time
     train_start, first_step, losses, log_time = time.time(), global_step, [], time.time()
+    loss_names = "policy_loss value_loss grad_norm"
 
     try:
         while progress() < 1.0 and not stopping:
@@ -657,10 +598,11 @@ if __name__ == "__main__":
                 global_step, position = global_step + len(batch["actions"]), position + 1
                 if time.time() - log_time > 10:
                     metrics = {"charts/SPS": (global_step - first_step) / (time.time() - train_start), "charts/learning_rate": lr}
-                    logger.write(metrics | mean_losses(losses), global_step, progress(position / len(batches)))
+                    logger.write(metrics | run.loss_metrics(loss_names, losses), global_step, progress(position / len(batches)))
                     losses, log_time = [], time.time()
             epoch, position = (epoch + 1, 0) if position == len(batches) else (epoch, position)
-            metrics = {"charts/epoch": epoch, **mean_losses(losses), **validate(agent, demos, valid, device, args.minibatch_size)}
+            metrics = {"charts/epoch": epoch} | run.loss_metrics(loss_names, losses)
+            metrics |= validate(agent, demos, valid, device, args.minibatch_size)
             if not math.isfinite(metrics["losses/valid_policy_loss"]):
                 raise SystemExit("The loss is not finite. The last good state is in the checkpoint; try a smaller --learning-rate.")
             if metrics["losses/valid_policy_loss"] < best:

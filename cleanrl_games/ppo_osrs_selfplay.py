@@ -12,7 +12,6 @@ A rollout holds T ticks of F fights with both fighters, so that the critic of on
 """
 
 import contextlib
-import copy
 import dataclasses
 import json
 import math
@@ -37,8 +36,9 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from cleanrl_games.envs import cluster, run
-from cleanrl_games.envs.osrs import BASELINES, Baseline, NHVecEnv, contract
-from cleanrl_games.envs.osrs.match import play_fights
+from cleanrl_games.envs.osrs import Baseline, NHVecEnv, contract
+from cleanrl_games.envs.osrs.evaluation import Player, evaluate  # noqa: F401 (tools play a model as its script's Player)
+from cleanrl_games.envs.sharing import from_flat, to_flat, with_weights
 
 NUM_OBS, NUM_CRITIC_OBS, NUM_HEADS, NUM_LOGITS = contract.NUM_OBS, contract.NUM_CRITIC_OBS, contract.NUM_HEADS, contract.NUM_LOGITS
 HEAD_SIZES, HEAD_OFFSETS, REWARD_TERMS = contract.HEAD_SIZES, contract.HEAD_OFFSETS, contract.REWARD_TERMS
@@ -339,17 +339,6 @@ class Agent(nn.Module):
         return actions, logprob
 
 
-def to_flat(agent):
-    return torch.cat([tensor.detach().flatten().cpu() for tensor in agent.state_dict().values()])
-
-
-def from_flat(agent, flat):
-    offset = 0
-    for tensor in agent.state_dict().values():
-        tensor.copy_(flat[offset : offset + tensor.numel()].view_as(tensor))
-        offset += tensor.numel()
-
-
 # ----------------------------------------------------------------------------------------------------------- pure maths
 
 
@@ -475,8 +464,7 @@ class Actor:
             if probabilities.sum() > 0:
                 guests = np.unique(self.rng.choice(serials, self.args.guests, p=probabilities / probabilities.sum())).astype(int).tolist()
             for serial in set(guests) - set(self.members):
-                self.members[serial] = copy.deepcopy(self.agent)
-                from_flat(self.members[serial], board.snapshots[int(np.flatnonzero(serials == serial)[0])])
+                self.members[serial] = with_weights(self.agent, board.snapshots[int(np.flatnonzero(serials == serial)[0])])
         in_use = {*guests, *self.member.tolist()}
         self.members = {serial: policy for serial, policy in self.members.items() if serial in in_use}
         shares = np.array([self_share, 1.0 - self_share - scripted_share, scripted_share]).clip(0)
@@ -558,9 +546,7 @@ class Actor:
         arrays = {name: tensor.numpy() for name, tensor in state["arrays"].items()}
         self.env.load_state_dict(arrays)
         self.kind[:], self.member[:], self.side[:], self.bot.dice["rng"] = (arrays[name] for name in ("kind", "member", "side", "dice"))
-        for serial, flat in state["members"].items():
-            self.members[serial] = copy.deepcopy(self.agent)
-            from_flat(self.members[serial], flat)
+        self.members = {serial: with_weights(self.agent, flat) for serial, flat in state["members"].items()}
         self.rng.bit_generator.state = json.loads(state["rng"])
         self.generator.set_state(state["generator"])
 
@@ -624,29 +610,6 @@ def process_rollouts(args, board):
 
 
 # ----------------------------------------------------------------------------------------------- evaluation, checkpoints
-
-
-class Player:
-    """A policy as a player for `play_fights`."""
-
-    def __init__(self, agent, seed=1, deterministic=False):
-        self.agent, self.deterministic = agent, deterministic
-        self.generator = torch.Generator().manual_seed(seed)
-
-    @torch.no_grad()
-    def act(self, obs, masks, rows, actions):
-        normalised = self.agent.normalise(torch.from_numpy(obs[rows]))
-        greedy = torch.ones(len(rows), NUM_HEADS, dtype=torch.bool) if self.deterministic else None
-        actions[rows] = self.agent.act(normalised, torch.from_numpy(masks[rows]), self.generator, greedy)[0].numpy()
-
-
-def evaluate(args, agent, name, episodes, video=""):
-    """Against a scripted player: the share of fights won (a tie counts half) and its 95 % interval (Wilson)."""
-    settings = {"loadouts": args.loadouts, "loadout_file": args.loadout_file or None, "mirror": args.mirror, "max_ticks": args.max_ticks}
-    opponent, seed = Baseline(name, 2 * episodes, args.seed), args.seed + 7919  # not the seed of any actor
-    scores, _ = play_fights(Player(agent, seed), opponent, episodes, seed, video, **settings)
-    rate, low, high = run.wilson(float(scores.mean()), episodes)
-    return {f"eval/{name}": rate, f"eval/{name}_low": low, f"eval/{name}_high": high, f"eval/{name}_n": episodes}
 
 
 def save_model(path, agent, args):
@@ -734,16 +697,10 @@ if __name__ == "__main__":
     actor = Actor(args, 0) if args.num_workers == 0 else None
 
     if checkpoint:
-        try:
-            agent.load_state_dict(checkpoint["agent"])
-            optimizer.load_state_dict(checkpoint["optimizer"])
-        except (RuntimeError, ValueError) as error:
-            raise SystemExit(f"The checkpoint is of another network than these settings describe: {error}") from None
-        scaler.load_state_dict(checkpoint["scaler"])
+        run.restore(checkpoint, agent=agent, optimizer=optimizer, scaler=scaler, snapshots=board.snapshots)
         vars(obs_rms).update(checkpoint["obs_rms"])
         vars(return_rms).update(checkpoint["return_rms"])
         league.members, league.next_serial, league.elo = checkpoint["league"]
-        board.snapshots.copy_(checkpoint["snapshots"])
         update, global_step, version, elapsed = checkpoint["progress"]
         if checkpoint["discounted"].shape == discounted.shape:  # else the number of actors has changed
             discounted.copy_(checkpoint["discounted"])
@@ -765,13 +722,9 @@ if __name__ == "__main__":
 
     def evaluate_all():
         """The models beside the results let a run be compared with its own past."""
-        policy = copy.deepcopy(agent).cpu().eval()
-        (run_dir / "models").mkdir(exist_ok=True)
-        save_model(run_dir / "models" / f"{global_step}.zip", policy, args)
+        save_model(run_dir / "models" / f"{global_step}.zip", agent, args)
         video = run_dir / "videos" / f"{global_step}.gif" if args.capture_video else ""
-        return {
-            k: v for name in BASELINES for k, v in evaluate(args, policy, name, args.eval_episodes, video if name == "nh" else "").items()
-        }
+        return evaluate(args, agent, args.eval_episodes, video)
 
     def self_share():
         share = anneal(args.self_fraction, args.self_fraction_final, update, args.fraction_anneal_updates)
@@ -780,16 +733,7 @@ if __name__ == "__main__":
     def progress(seconds):
         return max(global_step / args.total_timesteps, seconds / 60 / args.max_minutes if args.max_minutes else 0.0)
 
-    stopping = []
-
-    def stop(*_):
-        if stopping:
-            raise KeyboardInterrupt
-        stopping.append(True)
-        print("Stopping after this update; Ctrl-C again to stop at once.", flush=True)
-
-    signal.signal(signal.SIGINT, stop)
-    signal.signal(signal.SIGTERM, stop)
+    stopping = run.stop_on_signals()
     logger = run.Logger(args, run_dir, global_step)
     league.publish(agent, version, self_share())
     rollouts = (
@@ -809,7 +753,7 @@ if __name__ == "__main__":
         for index, storage, queue_size in rollouts:
             wait_time, learn_start = time.perf_counter() - wait_start, time.perf_counter()
             consistent, s, update = False, SimpleNamespace(**storage), update + 1
-            rollout_version, episodes, rollout_time, inference_time, simulator_time = s.info.tolist()
+            rollout_version, episodes, *seconds = s.info.tolist()
             ended = s.terminated | s.truncated  # (T, F, 1)
 
             # --- rewards: named terms × weights, novelty, scaled by the std of discounted returns
@@ -870,7 +814,7 @@ if __name__ == "__main__":
             obs_rms.update(b_obs[b_inds])
             agent.obs_mean.copy_(obs_rms.mean)
             agent.obs_std.copy_(obs_rms.var.sqrt().clamp(min=1e-2))
-            lag, version = version - rollout_version, version + 1
+            lag, version = torch.tensor(version - rollout_version), version + 1
 
             # --- the league: results of the fights that ended, a snapshot now and then, exploiters that have finished
             results = s.episodes[: int(episodes)]
@@ -890,30 +834,15 @@ if __name__ == "__main__":
                 "charts/SPS": (global_step - first_step) / (time.time() - start_time),
                 "charts/learning_rate": lr,
                 "charts/self_fraction": self_share(),
+                **run.loss_metrics("policy_loss value_loss entropy grad_norm old_approx_kl approx_kl clipfrac", losses),
                 "losses/explained_variance": 1 - float((b_returns - b_values)[b_inds].var() / b_returns[b_inds].var().clamp(min=1e-8)),
-                "stats/policy_lag_mean": lag,
-                "stats/policy_lag_max": lag,
-                "stats/queue_size": queue_size,
-                "stats/rollout_time": rollout_time,
-                "stats/inference_time": inference_time,
-                "stats/simulator_time": simulator_time,
-                "stats/learn_time": learn_time,
-                "stats/wait_time": wait_time,
+                **run.time_metrics(lag, queue_size, seconds, learn_time, wait_time),
+                **run.result_metrics(results, ("self", args.self_play, "scripted")),
                 "elo/agent": league.elo,
                 "league/size": len(league.members),
             }
             if len(results):
-                metrics |= {
-                    "charts/episodic_return": float(torch.cat(returns_seen).mean()),
-                    "charts/episodic_length": float(results[:, 3].mean()),
-                }
-            for kind, name in ((SELF, "self"), (LEAGUE, args.self_play), (SCRIPTED, "scripted")):
-                scores = results[results[:, 0] == kind, 2]
-                if len(scores):
-                    metrics |= {f"win_rate/{name}": float(scores.mean()), f"win_rate/{name}_n": len(scores)}
-            if losses:
-                names = ("policy_loss", "value_loss", "entropy", "grad_norm", "old_approx_kl", "approx_kl", "clipfrac")
-                metrics |= {f"losses/{name}": value for name, value in zip(names, torch.stack(losses).mean(0).tolist())}
+                metrics["charts/episodic_return"] = float(torch.cat(returns_seen).mean())
             metrics |= {f"rewards/{term}": value for term, value in zip(REWARD_TERMS, (s.terms[s.trained].mean(0) * weights).tolist())}
             finished = done >= 1.0
             if finished or (args.eval_frequency and update % args.eval_frequency == 0):
@@ -931,5 +860,4 @@ if __name__ == "__main__":
             save_checkpoint()
         print(f"Checkpoint and model are in {run_dir}; go on with --resume {run_dir}", flush=True)
     if args.self_play == "exploiter" and Path(args.opponent).is_dir():
-        (Path(args.opponent) / "exploiters").mkdir(exist_ok=True)
         save_model(Path(args.opponent) / "exploiters" / f"{run_dir.name}.zip", agent, args)

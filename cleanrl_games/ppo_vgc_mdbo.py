@@ -13,7 +13,6 @@ A slot holds decisions in the order in which they were closed: a decision is clo
 """
 
 import contextlib
-import copy
 import dataclasses
 import json
 import math
@@ -38,8 +37,11 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from cleanrl_games.envs import cluster, run, sharing
-from cleanrl_games.envs.vgc import PREVIEW, TeamPool, VGCVecEnv, contract, mdbo, normalize_format
-from cleanrl_games.envs.vgc.match import BASELINES, play_battles, replay_battles
+from cleanrl_games.envs.sharing import from_flat, to_flat, with_weights
+from cleanrl_games.envs.vgc import PREVIEW, VGCVecEnv, contract, mdbo
+from cleanrl_games.envs.vgc.evaluation import Player, evaluate  # noqa: F401 (tools play a model as its script's Player)
+from cleanrl_games.envs.vgc.match import BASELINES, replay_battles
+from cleanrl_games.envs.vgc.teams import team_mix
 from cleanrl_games.envs.vgc.vocabulary import FLOATS, INTS, LAYOUT, SIZES, columns_of
 
 
@@ -424,29 +426,9 @@ def choices_of(preview, actions):
 
 
 # The layers behind the LSTM; --freeze-shared trains nothing else.
-HEADS = (
-    "query",
-    "given_slot_0",
-    "target_key",
-    "switch_key",
-    "no_target",
-    "passing",
-    "tera_key",
-    "preview_key",
-    "preview_query",
-    "value_out",
-)
-
-
-def to_flat(agent):
-    return torch.cat([tensor.detach().flatten().cpu() for tensor in agent.state_dict().values()])
-
-
-def from_flat(agent, flat):
-    offset = 0
-    for tensor in agent.state_dict().values():
-        tensor.copy_(flat[offset : offset + tensor.numel()].view_as(tensor))
-        offset += tensor.numel()
+HEADS = {
+    "query", "given_slot_0", "target_key", "switch_key", "no_target", "passing", "tera_key", "preview_key", "preview_query", "value_out",
+}  # fmt: skip
 
 
 # ----------------------------------------------------------------------------------------------------------- pure maths
@@ -534,9 +516,8 @@ MAX_EPISODES = 4096  # per rollout
 
 def make_env(args, index, episodes=None):
     opponents = {"random": args.random_fraction, "max_power": args.max_power_fraction, "heuristics": args.heuristics_fraction}
-    pools = [TeamPool(source, args.battle_format).packed for source in args.teams]
     # Sixteen shipped teams are soon known by heart; the generated ones keep held-out teams from being a shock.
-    teams = [team for pool in pools for team in pool * (max(map(len, pools)) // len(pool))]
+    teams = team_mix(args.teams, args.battle_format)
     return VGCVecEnv(
         args.num_battles, args.num_sims, args.battle_format, teams, args.open_team_sheets,
         args.seed * 1000 + index, args.turn_cap, args.reward_faint, args.reward_hp,
@@ -614,8 +595,7 @@ class Actor:
             if probabilities.sum() > 0:
                 guests = np.unique(self.rng.choice(serials, self.args.guests, p=probabilities / probabilities.sum())).astype(int).tolist()
             for serial in set(guests) - set(self.members):
-                self.members[serial] = copy.deepcopy(self.agent)
-                from_flat(self.members[serial], board.snapshots[int(np.flatnonzero(serials == serial)[0])])
+                self.members[serial] = with_weights(self.agent, board.snapshots[int(np.flatnonzero(serials == serial)[0])])
         in_use = {*guests, *self.holder.tolist()}
         self.members = {serial: policy for serial, policy in self.members.items() if serial in in_use}
         return version, guests
@@ -733,9 +713,7 @@ class Actor:
             self.open[name].copy_(rows)
         self.states.copy_(state["states"])
         self.played = [[tuple(move) for move in moves] for moves in state["played"]]
-        for serial, flat in state["members"].items():
-            self.members[serial] = copy.deepcopy(self.agent)
-            from_flat(self.members[serial], flat)
+        self.members = {serial: with_weights(self.agent, flat) for serial, flat in state["members"].items()}
         self.rng.bit_generator.state = json.loads(state["rng"])
         self.generator.set_state(state["generator"])
         self.env.close()
@@ -804,47 +782,8 @@ def process_rollouts(args, board):
 # ----------------------------------------------------------------------------------------------- evaluation, checkpoints
 
 
-class Player:
-    """A policy as a player for `play_battles`; its memory of a battle is kept by seat."""
-
-    def __init__(self, agent, seed=1, deterministic=False):
-        self.agent, self.deterministic = agent, deterministic
-        self.generator = torch.Generator().manual_seed(seed)
-        self.states = torch.zeros(0, 2, 2, agent.hidden_size)  # by key: before and after the seat's last decision
-
-    @torch.no_grad()
-    def act(self, batch, rows):
-        keys, preview = torch.from_numpy(batch.key[rows]).long(), torch.from_numpy(batch.kind[rows] == PREVIEW)
-        if len(keys) and keys.max() >= len(self.states):
-            self.states = torch.cat([self.states, torch.zeros(int(keys.max()) + 1 - len(self.states), *self.states.shape[1:])])
-        retry = torch.from_numpy(batch.retry[rows].copy())
-        before = torch.where(retry[:, None, None], self.states[keys, 0], self.states[keys, 1])  # (B, 2, H)
-        core, things = self.agent.encode(torch.from_numpy(batch.ints[rows]), torch.from_numpy(batch.floats[rows]))
-        hidden, after = self.agent.unroll(core[None], before.transpose(0, 1), preview[None])
-        self.states[keys, 0], self.states[keys, 1] = before, after.transpose(0, 1)
-        joint = torch.from_numpy(batch.mask[rows])
-        if self.deterministic:
-            return self.agent.joint_logprobs(hidden[0], things, preview, joint).argmax(1).numpy()
-        return self.agent.act(hidden[0], things, preview, joint, self.generator)[0].numpy()
-
-
-def evaluate(args, agent, battles):
-    """Against the scripted players, on held-out teams: the share of battles won and its 95 % interval (Wilson)."""
-    policy, metrics = copy.deepcopy(agent).cpu().eval(), {}
-    for name in BASELINES:
-        player = Player(policy, args.seed, args.deterministic)
-        scores, _ = play_battles(player, name, battles, args.battle_format, seed=args.seed + 7919)  # not the seed of any actor
-        rate, low, high = run.wilson(float(scores.mean()), battles)
-        metrics |= {f"eval/{name}": rate, f"eval/{name}_low": low, f"eval/{name}_high": high, f"eval/{name}_n": battles}
-    return metrics
-
-
 def save_model(path, agent, args):
-    metadata = {
-        "game": "vgc", "contract_hash": contract.contract_hash(), "action_space": contract.ACTION_SPACE,
-        "battle_format": normalize_format(args.battle_format),
-    }  # fmt: skip
-    run.save_model(path, agent.state_dict(), {}, metadata, args, __file__)
+    run.save_model(path, agent.state_dict(), {}, contract.metadata(args.battle_format), args, __file__)
 
 
 def load_model(path):
@@ -917,23 +856,15 @@ if __name__ == "__main__":
     amp_dtype, amp_enabled = run.choose_amp(args.amp, device)
     scaler = torch.amp.GradScaler(device.type, enabled=amp_enabled and amp_dtype == torch.float16)
     num_rollouts = args.rollouts_per_update or max(args.num_workers, 1)
-    slot_bytes = sum(tensor.nbytes for tensor in make_storage(dataclasses.replace(args, num_workers=0)).values())
-    board_bytes = 4 * (args.league_size + 1) * len(to_flat(agent))
-    args.sharing = sharing.choose_sharing(args.sharing, 2 * args.num_workers * slot_bytes + board_bytes)
+    sharing.settle(args, make_storage, len(to_flat(agent)))
     board = Board(args, len(to_flat(agent)))
     league = League(args, board)
     update, global_step, version, elapsed = 0, 0, 0, 0.0
     actor = Actor(args, 0) if args.num_workers == 0 else None
 
     if checkpoint:
-        try:
-            agent.load_state_dict(checkpoint["agent"])
-            optimizer.load_state_dict(checkpoint["optimizer"])
-        except (RuntimeError, ValueError) as error:
-            raise SystemExit(f"The checkpoint is of another network than these settings describe: {error}") from None
-        scaler.load_state_dict(checkpoint["scaler"])
+        run.restore(checkpoint, agent=agent, optimizer=optimizer, scaler=scaler, snapshots=board.snapshots)
         league.members, league.next_serial = checkpoint["league"]
-        board.snapshots.copy_(checkpoint["snapshots"])
         update, global_step, version, elapsed = checkpoint["progress"]
         torch.set_rng_state(checkpoint["torch_rng"])
         if actor and checkpoint["actor"]:
@@ -949,30 +880,20 @@ if __name__ == "__main__":
         run.write_atomically(run_dir / "checkpoint.pt", lambda path: torch.save(state, path))
         save_model(run_dir / "model.zip", agent, args)
         folder = Path(args.checkpoint_dir) / run_dir.name
-        folder.mkdir(parents=True, exist_ok=True)
         save_model(folder / f"{global_step:012d}.zip", agent, args)
-        for old in sorted(folder.glob("*.zip"))[: -args.keep_checkpoints or None] if args.keep_checkpoints else []:
-            old.unlink()
+        if args.keep_checkpoints:
+            for old in sorted(folder.glob("*.zip"))[: -args.keep_checkpoints]:
+                old.unlink()
 
     def evaluate_all(battles):
         """The models beside the results let a run be compared with its own past."""
-        (run_dir / "models").mkdir(exist_ok=True)
         save_model(run_dir / "models" / f"{global_step}.zip", agent, args)
         return evaluate(args, agent, battles) if battles else {}
 
     def progress(seconds):
         return max(global_step / args.total_timesteps, seconds / 60 / args.max_minutes if args.max_minutes else 0.0)
 
-    stopping = []
-
-    def stop(*_):
-        if stopping:
-            raise KeyboardInterrupt
-        stopping.append(True)
-        print("Stopping after this update; Ctrl-C again to stop at once.", flush=True)
-
-    signal.signal(signal.SIGINT, stop)
-    signal.signal(signal.SIGTERM, stop)
+    stopping = run.stop_on_signals()
     logger = run.Logger(args, run_dir, global_step)
     league.publish(agent, version)
     rollouts = (
@@ -1064,33 +985,20 @@ if __name__ == "__main__":
 
             # --- logs, evaluation, checkpoint
             done = progress(elapsed + time.time() - start_time)
-            rollout_time, inference_time, simulator_time = np.mean(times, 0).tolist()
-            names = ("policy_loss", "value_loss", "entropy", "grad_norm", "old_approx_kl", "approx_kl", "clipfrac")
+            loss_names = "policy_loss value_loss entropy grad_norm old_approx_kl approx_kl clipfrac"
             metrics = {
                 "charts/SPS": (global_step - first_step) / (time.time() - start_time),
                 "charts/learning_rate": lr,
-                **{f"losses/{name}": value for name, value in zip(names, torch.stack(losses).mean(0).tolist())},
+                **run.loss_metrics(loss_names, losses),
                 "losses/explained_variance": 1 - float((b_returns - b.values).var() / b_returns.var().clamp(min=1e-8)),
                 "losses/passes": passes,
-                "stats/policy_lag_mean": float(lag.mean()),
-                "stats/policy_lag_max": float(lag.max()),
+                **run.time_metrics(lag, queue_size, np.mean(times, 0).tolist(), learn_time, wait_time),
                 "stats/dropped_rollouts": dropped,
-                "stats/queue_size": queue_size,
-                "stats/rollout_time": rollout_time,
-                "stats/inference_time": inference_time,
-                "stats/simulator_time": simulator_time,
-                "stats/learn_time": learn_time,
-                "stats/wait_time": wait_time,
+                **run.result_metrics(results, KINDS),
                 "league/size": len(league.members),
             }
-            if len(results):
-                ours = results[results[:, 0] != SELF]
-                metrics["charts/episodic_length"] = float(results[:, 3].mean())
-                metrics |= {"charts/episodic_return": float(2 * ours[:, 2].mean() - 1)} if len(ours) else {}
-            for kind, name in enumerate(KINDS):
-                scores = results[results[:, 0] == kind, 2]
-                if len(scores):
-                    metrics |= {f"win_rate/{name}": float(scores.mean()), f"win_rate/{name}_n": len(scores)}
+            if len(scores := results[results[:, 0] != SELF, 2]):
+                metrics["charts/episodic_return"] = float(2 * scores.mean() - 1)
             parts, episodes, times = [], [], []
             finished = done >= 1.0
             if finished or (args.eval_frequency and update % args.eval_frequency == 0):

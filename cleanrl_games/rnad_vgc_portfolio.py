@@ -14,7 +14,6 @@ An exploiter is the honest measure: what a fresh learner with the same budget wi
 """
 
 import contextlib
-import copy
 import dataclasses
 import json
 import math
@@ -39,8 +38,11 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from cleanrl_games.envs import cluster, exploiters, run, sharing
-from cleanrl_games.envs.vgc import PREVIEW, TeamPool, VGCVecEnv, contract, mdbo, normalize_format
-from cleanrl_games.envs.vgc.match import BASELINES, play_battles, replay_battles
+from cleanrl_games.envs.sharing import from_flat, to_flat, with_weights
+from cleanrl_games.envs.vgc import PREVIEW, VGCVecEnv, contract, mdbo
+from cleanrl_games.envs.vgc.evaluation import Player, evaluate  # noqa: F401 (tools play a model as its script's Player)
+from cleanrl_games.envs.vgc.match import BASELINES, replay_battles
+from cleanrl_games.envs.vgc.teams import team_mix
 from cleanrl_games.envs.vgc.vocabulary import FLOATS, INTS, LAYOUT, SIZES, columns_of
 
 # Names that users of similar trainers type, and what they are called here.
@@ -459,17 +461,6 @@ def choices_of(preview, actions):
 # --8<-- [end:network]
 
 
-def to_flat(agent):
-    return torch.cat([tensor.detach().flatten().cpu() for tensor in agent.state_dict().values()])
-
-
-def from_flat(agent, flat):
-    offset = 0
-    for tensor in agent.state_dict().values():
-        tensor.copy_(flat[offset : offset + tensor.numel()].view_as(tensor))
-        offset += tensor.numel()
-
-
 # ----------------------------------------------------------------------------------------------------------- pure maths
 #
 # A policy is given as the log-probs of H heads that are chosen one after another: (..., H, A), head h given the actions taken
@@ -652,9 +643,8 @@ def table_codes(args):
 def make_env(args, index, episodes=None):
     codes = table_codes(args)
     pairs = [("open", ("open", *BASELINES)[code])[:: 1 - 2 * (table % 2)] for table, code in enumerate(codes)]
-    pools = [TeamPool(source, args.battle_format).packed for source in args.teams]
     # Sixteen shipped teams are soon known by heart; the generated ones keep held-out teams from being a shock.
-    teams = [team for pool in pools for team in pool * (max(map(len, pools)) // len(pool))]
+    teams = team_mix(args.teams, args.battle_format)
     return VGCVecEnv(
         len(codes), args.num_sims, args.battle_format, teams, args.open_team_sheets,
         args.seed * 1000 + index, args.turn_cap, opponents=pairs, episodes=episodes,
@@ -735,8 +725,7 @@ class Actor:
                 p = shares * (kinds == kind)
                 guests[kind] = np.unique(self.rng.choice(serials, self.args.guests, p=p / p.sum())).astype(int).tolist()
             for serial in {serial for drawn in guests.values() for serial in drawn} - set(self.members):
-                self.members[serial] = copy.deepcopy(self.agent)
-                from_flat(self.members[serial], board.snapshots[int(np.flatnonzero(serials == serial)[0])])
+                self.members[serial] = with_weights(self.agent, board.snapshots[int(np.flatnonzero(serials == serial)[0])])
         in_use = {*(serial for drawn in guests.values() for serial in drawn), *self.holder[np.repeat(self.running, 2)].tolist()}
         self.members = {serial: policy for serial, policy in self.members.items() if serial in in_use}
         return version, probabilities, guests
@@ -866,9 +855,7 @@ class Actor:
             self.open[name].copy_(rows)
         self.states.copy_(state["states"])
         self.played = [[tuple(move) for move in moves] for moves in state["played"]]
-        for serial, flat in state["members"].items():
-            self.members[serial] = copy.deepcopy(self.agent)
-            from_flat(self.members[serial], flat)
+        self.members = {serial: with_weights(self.agent, flat) for serial, flat in state["members"].items()}
         self.rng.bit_generator.state = json.loads(state["rng"])
         self.generator.set_state(state["generator"])
         self.env.close()
@@ -938,48 +925,8 @@ def process_rollouts(args, board):
 # ----------------------------------------------------------------------------------------------- evaluation, checkpoints
 
 
-class Player:
-    """A policy as a player for `play_battles`; its memory of a battle is kept by seat."""
-
-    def __init__(self, agent, seed=1, deterministic=False):
-        self.agent, self.deterministic = agent, deterministic
-        self.generator = torch.Generator().manual_seed(seed)
-        self.states = torch.zeros(0, 2, 2, agent.hidden_size)  # by key: before and after the seat's last decision
-
-    @torch.no_grad()
-    def act(self, batch, rows):
-        keys, preview = torch.from_numpy(batch.key[rows]).long(), torch.from_numpy(batch.kind[rows] == PREVIEW)
-        if len(keys) and keys.max() >= len(self.states):
-            self.states = torch.cat([self.states, torch.zeros(int(keys.max()) + 1 - len(self.states), *self.states.shape[1:])])
-        retry = torch.from_numpy(batch.retry[rows].copy())
-        before = torch.where(retry[:, None, None], self.states[keys, 0], self.states[keys, 1])  # (B, 2, H)
-        core, things = self.agent.encode(torch.from_numpy(batch.ints[rows]), torch.from_numpy(batch.floats[rows]))
-        hidden, after = self.agent.unroll(core[None], before.transpose(0, 1), preview[None])
-        self.states[keys, 0], self.states[keys, 1] = before, after.transpose(0, 1)
-        joint = torch.from_numpy(batch.mask[rows])
-        if self.deterministic:
-            return self.agent.joint_logprobs(hidden[0], things, preview, joint).argmax(1).numpy()
-        return self.agent.act(hidden[0], things, preview, joint, self.generator)[0].numpy()
-
-
-def evaluate(args, agent, opponents, battles):
-    """On held-out teams, against scripted players (by name) and policies: the share of battles won and its 95 % interval (Wilson)."""
-    policy, metrics = copy.deepcopy(agent).cpu().eval(), {}
-    for name, other in opponents.items():
-        player = Player(policy, args.seed, args.deterministic)
-        opponent = other if isinstance(other, str) else Player(other, args.seed + 1, args.deterministic)
-        scores, _ = play_battles(player, opponent, battles, args.battle_format, seed=args.seed + 7919)  # not the seed of any actor
-        rate, low, high = run.wilson(float(scores.mean()), battles)
-        metrics |= {f"eval/{name}": rate, f"eval/{name}_low": low, f"eval/{name}_high": high, f"eval/{name}_n": battles}
-    return metrics
-
-
 def save_model(path, agent, args):
-    metadata = {
-        "game": "vgc", "contract_hash": contract.contract_hash(), "action_space": contract.ACTION_SPACE,
-        "battle_format": normalize_format(args.battle_format),
-    }  # fmt: skip
-    run.save_model(path, agent.state_dict(), {}, metadata, args, __file__)
+    run.save_model(path, agent.state_dict(), {}, contract.metadata(args.battle_format), args, __file__)
 
 
 def load_model(path):
@@ -1103,9 +1050,7 @@ if __name__ == "__main__":
     amp_dtype, amp_enabled = run.choose_amp(args.amp, device)
     scaler = torch.amp.GradScaler(device.type, enabled=amp_enabled and amp_dtype == torch.float16)
     train_batch_size = args.train_batch_size or args.buffer_size * max(args.num_workers, 1)
-    slot_bytes = sum(tensor.nbytes for tensor in make_storage(dataclasses.replace(args, num_workers=0)).values())
-    board_bytes = 4 * (args.league_size + 1) * len(to_flat(agent))
-    args.sharing = sharing.choose_sharing(args.sharing, 2 * args.num_workers * slot_bytes + board_bytes)
+    sharing.settle(args, make_storage, len(to_flat(agent)))
     board = Board(args, len(to_flat(agent)))
     pool = Pool(args, board)
     update, global_step, version, elapsed = 0, 0, 0, 0.0
@@ -1113,25 +1058,16 @@ if __name__ == "__main__":
 
     def frozen(flat=None):
         """A copy of the policy, or a policy of these weights, that never learns."""
-        policy = copy.deepcopy(agent).requires_grad_(False).eval()
-        if flat is not None:
-            from_flat(policy, flat)
-        return policy
+        return with_weights(agent, to_flat(agent) if flat is None else flat).requires_grad_(False).eval()
 
     average = frozen()
     references = [{"policy": frozen(), "name": "start", "serial": 0, "elo": pool.elo}]  # oldest first
     if checkpoint:
-        try:
-            agent.load_state_dict(checkpoint["agent"])
-            optimizer.load_state_dict(checkpoint["optimizer"])
-        except (RuntimeError, ValueError) as error:
-            raise SystemExit(f"The checkpoint is of another network than these settings describe: {error}") from None
-        scaler.load_state_dict(checkpoint["scaler"])
+        run.restore(checkpoint, agent=agent, optimizer=optimizer, scaler=scaler, snapshots=board.snapshots)
         average.load_state_dict(checkpoint["average"])
         references = [{**reference, "policy": frozen(reference["policy"])} for reference in checkpoint["references"]]
         pool.members, pool.next_serial, pool.elo, wins, games = checkpoint["pool"]
         pool.wins, pool.games = wins.numpy(), games.numpy()
-        board.snapshots.copy_(checkpoint["snapshots"])
         update, global_step, version, elapsed = checkpoint["progress"]
         torch.set_rng_state(checkpoint["torch_rng"])
         if actor and checkpoint["actor"]:
@@ -1171,35 +1107,28 @@ if __name__ == "__main__":
 
     def evaluate_all(final):
         """The models beside the results let a run be compared with its own past; at the end it is, against every past self."""
-        (run_dir / "models").mkdir(exist_ok=True)
         save_model(run_dir / "models" / f"{global_step}.zip", agent, args)
         battles = args.final_battles if final else args.eval_battles
         if not battles:
             return {}
         if args.opponent:
-            return evaluate(args, agent, {"opponent": load_model(args.opponent)[0]}, battles)
-        metrics = evaluate(args, agent, {name: name for name in BASELINES}, battles)
-        others = {member["name"]: frozen(board.snapshots[member["row"]]).cpu() for member in pool.members if member["kind"] in (BC, PAST)}
-        if final:
-            metrics |= evaluate(args, agent, {"bc": others.pop("bc")}, battles) if "bc" in others else {}
-            past = [evaluate(args, agent, {"past": other}, battles)["eval/past"] for other in others.values()]
-            metrics |= {"eval/past_worst": min(past), "eval/past_mean": float(np.mean(past)), "eval/past_n": len(past)} if past else {}
+            return evaluate(args, agent, battles, {"opponent": load_model(args.opponent)[0]})
+        metrics, past = evaluate(args, agent, battles), []
+        for member in pool.members if final else ():
+            policy = frozen(board.snapshots[member["row"]]).cpu()
+            if member["kind"] == BC:
+                metrics |= evaluate(args, agent, battles, {"bc": policy})
+            if member["kind"] == PAST:
+                past.append(evaluate(args, agent, battles, {"past": policy})["eval/past"])
+        if past:
+            metrics |= {"eval/past_worst": min(past), "eval/past_mean": float(np.mean(past)), "eval/past_n": len(past)}
         return metrics
 
     def progress(seconds):
         updates = update / args.max_updates if args.max_updates else 0.0
         return max(global_step / args.total_timesteps, updates, seconds / 60 / args.max_minutes if args.max_minutes else 0.0)
 
-    stopping = []
-
-    def stop(*_):
-        if stopping:
-            raise KeyboardInterrupt
-        stopping.append(True)
-        print("Stopping after this update; Ctrl-C again to stop at once.", flush=True)
-
-    signal.signal(signal.SIGINT, stop)
-    signal.signal(signal.SIGTERM, stop)
+    stopping = run.stop_on_signals()
     logger = run.Logger(args, run_dir, global_step)
     pool.publish(agent, version)
     rollouts = (
@@ -1332,23 +1261,16 @@ if __name__ == "__main__":
 
             # --- logs, evaluation, checkpoint
             done = progress(elapsed + time.time() - start_time)
-            rollout_time, inference_time, simulator_time = np.mean(times, 0).tolist()
-            names = "policy_loss value_loss entropy magnet_kl rollout_kl grad_norm old_approx_kl approx_kl clipfrac".split()
+            loss_names = "policy_loss value_loss entropy magnet_kl rollout_kl grad_norm old_approx_kl approx_kl clipfrac"
             metrics = {
                 "charts/SPS": (global_step - first_step) / (time.time() - start_time),
                 "charts/learning_rate": lr,
-                **{f"losses/{name}": value for name, value in zip(names, torch.stack(losses).mean(0).tolist())},
+                **run.loss_metrics(loss_names, losses),
                 "losses/explained_variance": 1 - float((b_returns - b.values).var() / b_returns.var().clamp(min=1e-8)),
                 "losses/passes": passes,
-                "stats/policy_lag_mean": float(lag.mean()),
-                "stats/policy_lag_max": float(lag.max()),
+                **run.time_metrics(lag, queue_size, np.mean(times, 0).tolist(), learn_time, wait_time),
                 "stats/dropped_rollouts": dropped,
-                "stats/queue_size": queue_size,
-                "stats/rollout_time": rollout_time,
-                "stats/inference_time": inference_time,
-                "stats/simulator_time": simulator_time,
-                "stats/learn_time": learn_time,
-                "stats/wait_time": wait_time,
+                **run.result_metrics(results, KINDS),
                 "league/size": len(pool.members),
                 "elo/agent": pool.elo,
             }
@@ -1357,14 +1279,8 @@ if __name__ == "__main__":
             ):
                 metrics |= {f"portfolio/{place}_chosen": share, f"portfolio/{place}_kl": kl}
             metrics |= {f"curriculum/{name}": share for name, share in zip(KINDS, pool.probabilities().tolist()) if share}
-            if len(results):
-                ours = results[results[:, 0] != SELF]
-                metrics["charts/episodic_length"] = float(results[:, 3].mean())
-                metrics |= {"charts/episodic_return": float(2 * ours[:, 2].mean() - 1)} if len(ours) else {}
-            for kind, name in enumerate(KINDS):
-                scores = results[results[:, 0] == kind, 2]
-                if len(scores):
-                    metrics |= {f"win_rate/{name}": float(scores.mean()), f"win_rate/{name}_n": len(scores)}
+            if len(scores := results[results[:, 0] != SELF, 2]):
+                metrics["charts/episodic_return"] = float(2 * scores.mean() - 1)
             if best := max((entry["win_rate"] for entry in exploiters.read_registry(run_dir)), default=0.0):
                 metrics["exploiter/best_win_rate"] = best
             parts, episodes, times = [], [], []

@@ -13,6 +13,7 @@ import json
 import math
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -99,6 +100,21 @@ def choose_amp(amp, device):
     return torch.float16 if amp == "fp16" else torch.bfloat16, amp != "off"
 
 
+def stop_on_signals(after="update"):
+    """Ctrl-C or SIGTERM fills the list that is returned, and the run stops when it next looks; a second one stops it at once."""
+    stopping = []
+
+    def stop(*_):
+        if stopping:
+            raise KeyboardInterrupt
+        stopping.append(True)
+        print(f"Stopping after this {after}; Ctrl-C again to stop at once.", flush=True)
+
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)
+    return stopping
+
+
 # ---------------------------------------------------------------------------------------------------------------- files
 
 
@@ -145,9 +161,22 @@ def load_checkpoint(path):
     if not path.exists():
         raise SystemExit(f"There is no checkpoint at {path}. Give --resume a run's folder or its checkpoint.pt.")
     try:
-        return torch.load(path, weights_only=True)
+        return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds for a damaged file; each means the same to the user
         raise SystemExit(f"{path} is not a readable checkpoint: {first_line(error)}") from None
+
+
+def restore(checkpoint, **parts):
+    """Modules, optimizers and tensors get back what the checkpoint has under their names."""
+    try:
+        for name, part in parts.items():
+            if isinstance(part, torch.Tensor):
+                part.copy_(checkpoint[name])
+            else:
+                part.load_state_dict(checkpoint[name])
+    except (RuntimeError, ValueError) as error:
+        what = "network or league" if "snapshots" in parts else "network"
+        raise SystemExit(f"The checkpoint is of another {what} than these settings describe: {error}") from None
 
 
 def file_hash(path):
@@ -161,10 +190,10 @@ def running_hash(script):
 
 
 def save_model(path, weights, statistics, metadata, args, script):
-    """A policy for others, one zip: weights, normalisation, and what it takes to know what this is."""
+    """A policy for others, one zip: weights, normalisation, and what it takes to know what this is. Makes the folder it goes to."""
     metadata = {**metadata, "script": Path(script).name, "script_hash": running_hash(script), "args": dataclasses.asdict(args)}
     policy, rms = io.BytesIO(), io.BytesIO()
-    torch.save(weights, policy)
+    torch.save({name: tensor.cpu() for name, tensor in weights.items()}, policy)
     np.savez(rms, **statistics)
 
     def write(temporary):
@@ -173,6 +202,7 @@ def save_model(path, weights, statistics, metadata, args, script):
             file.writestr("obs_rms.npz", rms.getvalue())
             file.writestr("metadata.json", json.dumps(metadata, indent=1))
 
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, write)
 
 
@@ -181,7 +211,8 @@ def read_model(path):
     path = Path(path) / "model.zip" if Path(path).is_dir() else Path(path)
     try:
         with zipfile.ZipFile(path) as file:
-            return torch.load(io.BytesIO(file.read("policy.pth")), weights_only=True), json.loads(file.read("metadata.json"))
+            weights = torch.load(io.BytesIO(file.read("policy.pth")), map_location="cpu", weights_only=True)
+            return weights, json.loads(file.read("metadata.json"))
     except FileNotFoundError:
         raise SystemExit(f"There is no model at {path}.") from None
     except Exception as error:  # zip, JSON and torch each have their own ways to say that a file is damaged
@@ -236,6 +267,44 @@ def wilson(rate, games, z=1.96):
     spread = z * math.sqrt(rate * (1 - rate) / games + (z / games / 2) ** 2)
     low, high = ((rate + z * z / games / 2 + sign * spread) / (1 + z * z / games) for sign in (-1, 1))
     return rate, max(low, 0.0), min(high, 1.0)
+
+
+def score_metrics(name, scores):
+    """Scores of an evaluation's games → their mean as eval/<name>, its 95 % interval (Wilson) and how many they were."""
+    rate, low, high = wilson(float(scores.mean()), len(scores))
+    return {f"eval/{name}": rate, f"eval/{name}_low": low, f"eval/{name}_high": high, f"eval/{name}_n": len(scores)}
+
+
+def result_metrics(results, kinds):
+    """Rows of (kind of opponent, member, score, length) of the games that ended → win_rate/<kind>, how many, their mean length."""
+    metrics = {"charts/episodic_length": float(results[:, 3].mean())} if len(results) else {}
+    for kind, name in enumerate(kinds):
+        scores = results[results[:, 0] == kind, 2]
+        if len(scores):
+            metrics |= {f"win_rate/{name}": float(scores.mean()), f"win_rate/{name}_n": len(scores)}
+    return metrics
+
+
+def loss_metrics(names, losses):
+    """Rows of losses in the order of `names` (words) → losses/<name>, their means; none if there are no rows."""
+    means = torch.stack(losses).mean(0).tolist() if losses else []
+    return {f"losses/{name}": mean for name, mean in zip(names.split(), means)}
+
+
+def time_metrics(lag, queue_size, seconds, learn_time, wait_time):
+    """stats/*: how many versions the rollouts were behind (a tensor), and where the time went: `seconds` are of rollout, inference and
+    simulator."""
+    rollout_time, inference_time, simulator_time = seconds
+    return {
+        "stats/policy_lag_mean": float(lag.mean()),
+        "stats/policy_lag_max": float(lag.max()),
+        "stats/queue_size": queue_size,
+        "stats/rollout_time": rollout_time,
+        "stats/inference_time": inference_time,
+        "stats/simulator_time": simulator_time,
+        "stats/learn_time": learn_time,
+        "stats/wait_time": wait_time,
+    }
 
 
 class Logger:

@@ -1,4 +1,6 @@
-"""Tensors that processes share without /dev/shm, for WSL and containers where that is small: --sharing file_system.
+"""Weights as one flat tensor, and tensors that processes share without /dev/shm, for WSL and containers where that is small.
+
+--sharing file_system:
 
     learner: unlinked temporary file ── mapped ──> MappedTensor ── pickled as /proc/<pid>/fd/<n> ──> actor: the same pages
 
@@ -6,6 +8,8 @@ PyTorch's own sharing strategies, `file_system` included, both keep their memory
 the temporary folder that has no name: nothing is left behind, however the processes end.
 """
 
+import copy
+import dataclasses
 import math
 import os
 import shutil
@@ -14,6 +18,25 @@ import tempfile
 import torch
 
 SHM = "/dev/shm"
+
+
+def to_flat(agent):
+    """All weights and statistics of a network, one after another."""
+    return torch.cat([tensor.detach().flatten().cpu() for tensor in agent.state_dict().values()])
+
+
+def from_flat(agent, flat):
+    offset = 0
+    for tensor in agent.state_dict().values():
+        tensor.copy_(flat[offset : offset + tensor.numel()].view_as(tensor))
+        offset += tensor.numel()
+
+
+def with_weights(agent, flat):
+    """A copy of the network that has these weights."""
+    policy = copy.deepcopy(agent)
+    from_flat(policy, flat)
+    return policy
 
 
 class MappedTensor(torch.Tensor):
@@ -45,6 +68,13 @@ def mapped(tensor):
     result = map_file(f"/proc/{os.getpid()}/fd/{file.fileno()}", tensor.shape, tensor.dtype).as_subclass(MappedTensor)
     result.file = file
     return result
+
+
+def settle(args, make_storage, num_parameters):
+    """--sharing auto becomes what this machine has room for: two rollouts of each actor, and the board's weights and snapshots."""
+    slot = sum(tensor.nbytes for tensor in make_storage(dataclasses.replace(args, num_workers=0)).values())
+    board = 4 * (args.league_size + 1) * num_parameters
+    args.sharing = choose_sharing(args.sharing, 2 * args.num_workers * slot + board)
 
 
 def choose_sharing(sharing, needed):

@@ -17,18 +17,11 @@ import numpy as np
 
 from cleanrl_games.envs.vgc import demonstrations as demos
 from cleanrl_games.envs.vgc.match import BASELINES
-from cleanrl_games.envs.vgc.teams import TeamPool
+from cleanrl_games.envs.vgc.teams import team_mix
 from cleanrl_games.envs.vgc.vec_env import OPPONENTS, RANDOM_PLAY, VGCVecEnv
 
 TABLES = 32  # battles at a time of one process
 GENERATED = 1024  # teams, when generated ones are asked for
-
-
-def team_mix(sources, battle_format: str) -> list[str]:
-    """Packed training teams of all sources; each source is drawn equally often, however many teams it has."""
-    pools = [TeamPool(source, battle_format, size=GENERATED).packed for source in sources]
-    most = max(map(len, pools))
-    return [team for pool in pools for team in (pool * (most // len(pool) + 1))[:most]]
 
 
 def pack(frames: np.ndarray, actions: np.ndarray) -> np.ndarray:
@@ -162,7 +155,7 @@ def collect(folder, battle_format, experts, team_sources, num_battles, seed, wor
     missing, done, rows = num_battles - there, 0, 0
     if missing <= 0:
         return
-    settings = {"battle_format": battle_format, "teams": team_mix(team_sources, battle_format), "experts": tuple(experts)}
+    settings = {"battle_format": battle_format, "teams": team_mix(team_sources, battle_format, size=GENERATED), "experts": tuple(experts)}
     count = max(1, min(workers, missing))
     jobs = [
         {**settings, "num_battles": missing // count + (number < missing % count), "seed": seed * 1000 + 7 * there + number}

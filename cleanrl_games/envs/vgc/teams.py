@@ -114,6 +114,13 @@ class TeamPool:
         return f"TeamPool({len(self)} {self.split} teams for {self.battle_format})"
 
 
+def team_mix(sources, battle_format: str, **settings) -> list[str]:
+    """Packed training teams of all sources; each source is drawn equally often, however many teams it has."""
+    pools = [TeamPool(source, battle_format, **settings).packed for source in sources]
+    most = max(map(len, pools))
+    return [team for pool in pools for team in (pool * (most // len(pool) + 1))[:most]]
+
+
 def shipped_folder(battle_format: str) -> Path:
     folder = SHIPPED / battle_format
     if not folder.is_dir():
