@@ -28,7 +28,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from cleanrl_games.envs import run
-from cleanrl_games.envs.vgc import PREVIEW, contract, demonstrations, mdbo, normalize_format
+from cleanrl_games.envs.vgc import PREVIEW, contract, demonstrations, mdbo, normalize_format, require_format
 from cleanrl_games.envs.vgc.collect import CollectingView, collect
 from cleanrl_games.envs.vgc.evaluation import Player, evaluate  # noqa: F401 (tools play a model as its script's Player)
 from cleanrl_games.envs.vgc.replay_actions import collect_replays
@@ -502,23 +502,16 @@ def find_sets(args):
 if __name__ == "__main__":
     start_time = time.time()
     args = run.parse_args(Args, {})
-    checkpoint = run.load_checkpoint(args.resume) if args.resume else None
-    try:
-        normal_format = normalize_format(args.battle_format)
-    except ValueError as error:
-        raise SystemExit(str(error)) from None
+    checkpoint = run.load_checkpoint(args.resume, contract.contract_hash()) if args.resume else None
+    normal_format = require_format(args.battle_format)
     if (args.collect or args.replays) and not args.collect_set:
         args.collect_set = str(Path(args.data_dir) / f"vgc_{normal_format}" / f"{args.exp_name}__{args.seed}__{int(time.time())}")
     sets = find_sets(args)
     run_dir = run.make_run_folder(args, __file__)
-    device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if args.device == "auto" else args.device)
-    torch.set_num_threads(args.threads)
-    torch.manual_seed(args.seed)
+    device, autocast, scaler = run.set_up(args)
 
     agent = make_agent(vars(args)).to(device)
     optimizer = torch.optim.AdamW(agent.parameters(), lr=args.learning_rate, weight_decay=args.weight_decay, fused=True)
-    amp_dtype, amp_enabled = run.choose_amp(args.amp, device)
-    scaler = torch.amp.GradScaler(device.type, enabled=amp_enabled and amp_dtype == torch.float16)
     epoch, position, global_step, best, elapsed, collect_time = 0, 0, 0, math.inf, 0.0, 0.0
     if checkpoint:
         run.restore(checkpoint, agent=agent, optimizer=optimizer, scaler=scaler)
@@ -528,6 +521,7 @@ if __name__ == "__main__":
         state = {
             "agent": agent.state_dict(), "optimizer": optimizer.state_dict(), "scaler": scaler.state_dict(),
             "progress": [epoch, position, global_step, best, elapsed + time.time() - start_time, collect_time],
+            "contract_hash": contract.contract_hash(),
         }  # fmt: skip
         run.write_atomically(run_dir / "checkpoint.pt", lambda path: torch.save(state, path))
         save_model(run_dir / "last.zip", agent, args)
@@ -585,7 +579,7 @@ if __name__ == "__main__":
                 length, width, batch = make_batch(demos, batches[position], device, rng)
                 lr = args.learning_rate + (args.learning_rate_final - args.learning_rate) * min(progress(position / len(batches)), 1.0)
                 optimizer.param_groups[0]["lr"] = lr
-                with torch.autocast(device.type, amp_dtype, enabled=amp_enabled):
+                with autocast():
                     policy_loss, value_loss = cloning_losses(agent, *forward(agent, length, width, batch), batch)
                     loss = policy_loss + args.vf_coef * value_loss
                 optimizer.zero_grad()

@@ -13,7 +13,6 @@ A rollout holds T ticks of F fights with both fighters, so that the critic of on
 
 import contextlib
 import dataclasses
-import json
 import math
 import os
 import queue
@@ -35,7 +34,7 @@ import torch.multiprocessing as mp
 import torch.nn as nn
 import torch.nn.functional as F
 
-from cleanrl_games.envs import cluster, run
+from cleanrl_games.envs import cluster, run, sharing
 from cleanrl_games.envs.osrs import Baseline, NHVecEnv, contract
 from cleanrl_games.envs.osrs.evaluation import Player, evaluate  # noqa: F401 (tools play a model as its script's Player)
 from cleanrl_games.envs.sharing import from_flat, to_flat, with_weights
@@ -535,20 +534,12 @@ class Actor:
     def state_dict(self):
         """All that the next rollout depends on, so that an inline run resumes exactly."""
         arrays = {**self.env.state_dict(), "kind": self.kind, "member": self.member, "side": self.side, "dice": self.bot.dice["rng"]}
-        return {
-            "arrays": {name: torch.from_numpy(array.copy()) for name, array in arrays.items()},
-            "members": {serial: to_flat(policy) for serial, policy in self.members.items()},
-            "rng": json.dumps(self.rng.bit_generator.state),
-            "generator": self.generator.get_state(),
-        }
+        return sharing.actor_state(self, arrays)
 
     def load_state_dict(self, state):
-        arrays = {name: tensor.numpy() for name, tensor in state["arrays"].items()}
+        arrays = sharing.load_actor_state(self, state)
         self.env.load_state_dict(arrays)
         self.kind[:], self.member[:], self.side[:], self.bot.dice["rng"] = (arrays[name] for name in ("kind", "member", "side", "dice"))
-        self.members = {serial: with_weights(self.agent, flat) for serial, flat in state["members"].items()}
-        self.rng.bit_generator.state = json.loads(state["rng"])
-        self.generator.set_state(state["generator"])
 
 
 # --8<-- [start:actor_main]
@@ -623,6 +614,13 @@ def load_model(path):
     return run.load_agent(path, contract.contract_hash(), lambda settings: Agent(settings["hidden_size"], settings["head_size"]))
 
 
+def load_member(args, path):
+    """A model that can stand in this run's league: its network has the same sizes."""
+    agent, metadata = load_model(path)
+    run.check_sizes(path, metadata, args, ("hidden_size", "head_size"))
+    return agent
+
+
 class League:
     """Past selves and other frozen policies. Members are rows of `board.snapshots` and keep the Elo they were frozen with."""
 
@@ -673,18 +671,14 @@ class League:
 
 if __name__ == "__main__":
     args = run.parse_args(Args, PRESETS)
-    checkpoint = run.load_checkpoint(args.resume) if args.resume else None
+    checkpoint = run.load_checkpoint(args.resume, contract.contract_hash()) if args.resume else None
     if args.self_play in ("target", "exploiter") and not args.opponent:
         raise SystemExit(f"--self-play {args.self_play} needs --opponent: a model.zip or a run's folder.")
     run_dir = run.make_run_folder(args, __file__)
-    device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if args.device == "auto" else args.device)
-    torch.set_num_threads(args.threads)
-    torch.manual_seed(args.seed)
+    device, autocast, scaler = run.set_up(args)
 
     agent = Agent(args.hidden_size, args.head_size).to(device)
     optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5)
-    amp_dtype, amp_enabled = run.choose_amp(args.amp, device)
-    scaler = torch.amp.GradScaler(device.type, enabled=amp_enabled and amp_dtype == torch.float16)
     evaluate_actions = torch.compile(agent.evaluate_actions) if args.compile else agent.evaluate_actions
     obs_rms, return_rms = RunningMeanStd(NUM_OBS), RunningMeanStd(1)
     # Running sums of every fighter, over rollouts: discounted (for the reward's scale) and plain (to be logged).
@@ -692,7 +686,7 @@ if __name__ == "__main__":
     board = Board(args, len(to_flat(agent)))
     league = League(args, board)
     if args.self_play in ("target", "exploiter"):
-        league.join(Path(args.opponent).name, to_flat(load_model(args.opponent)[0]))
+        league.join(Path(args.opponent).name, to_flat(load_member(args, args.opponent)))
     update, global_step, version, elapsed = 0, 0, 0, 0.0
     actor = Actor(args, 0) if args.num_workers == 0 else None
 
@@ -714,7 +708,7 @@ if __name__ == "__main__":
             "agent": agent.state_dict(), "optimizer": optimizer.state_dict(), "scaler": scaler.state_dict(),
             "obs_rms": vars(obs_rms), "return_rms": vars(return_rms), "discounted": discounted, "episodic": episodic,
             "league": [league.members, league.next_serial, league.elo], "snapshots": board.snapshots,
-            "progress": [update, global_step, version, elapsed + time.time() - start_time],
+            "progress": [update, global_step, version, elapsed + time.time() - start_time], "contract_hash": contract.contract_hash(),
             "torch_rng": torch.get_rng_state(), "actor": actor.state_dict() if actor else None,
         }  # fmt: skip
         run.write_atomically(run_dir / "checkpoint.pt", lambda path: torch.save(state, path))
@@ -791,7 +785,7 @@ if __name__ == "__main__":
                 for mb_inds in minibatches(b_inds, args.minibatch_size):
                     obs = agent.normalise(b_obs[mb_inds].to(device, non_blocking=True))
                     target_obs = agent.normalise(b_obs[mb_inds ^ 1].to(device, non_blocking=True))  # the other fighter's row
-                    with torch.autocast(device.type, amp_dtype, enabled=amp_enabled):
+                    with autocast():
                         logprob, entropy = evaluate_actions(obs, b_masks[mb_inds].to(device), b_actions[mb_inds].to(device).long())
                         values = agent.value(obs, target_obs).float()
                     mb_advantages, mb_returns = b_advantages[mb_inds].to(device), b_returns[mb_inds].to(device)
@@ -824,7 +818,7 @@ if __name__ == "__main__":
                 league.join(f"snapshot_{global_step}", to_flat(agent))
                 for path in sorted(run_dir.glob("exploiters/*.zip")):
                     if path.name not in {member["name"] for member in league.members}:
-                        league.join(path.name, to_flat(load_model(path)[0]))
+                        league.join(path.name, to_flat(load_member(args, path)))
             league.publish(agent, version, self_share())
             consistent, learn_time = True, time.perf_counter() - learn_start
 

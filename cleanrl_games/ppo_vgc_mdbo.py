@@ -14,7 +14,6 @@ A slot holds decisions in the order in which they were closed: a decision is clo
 
 import contextlib
 import dataclasses
-import json
 import math
 import os
 import queue
@@ -38,7 +37,7 @@ import torch.nn.functional as F
 
 from cleanrl_games.envs import cluster, run, sharing
 from cleanrl_games.envs.sharing import from_flat, to_flat, with_weights
-from cleanrl_games.envs.vgc import PREVIEW, VGCVecEnv, contract, mdbo
+from cleanrl_games.envs.vgc import PREVIEW, VGCVecEnv, contract, mdbo, require_format
 from cleanrl_games.envs.vgc.evaluation import Player, evaluate  # noqa: F401 (tools play a model as its script's Player)
 from cleanrl_games.envs.vgc.match import BASELINES, replay_battles
 from cleanrl_games.envs.vgc.teams import team_mix
@@ -452,6 +451,7 @@ def gae(key, rewards, values, next_values, ended, gamma, gae_lambda):
     return result
 
 
+# --8<-- [start:chunks]
 def cut_chunks(key, length):
     """Cuts every seat's rows into chunks of at most `length`, all of a seat's nearly equal
     → order (N,): rows seat after seat; starts, lengths (C,): the chunks in that order"""
@@ -476,6 +476,9 @@ def evaluate_chunks(agent, b, order, starts, lengths, device):
     hidden, _ = agent.unroll(grid, b.states[order[starts]].to(device).transpose(0, 1), first)
     hidden = hidden.flatten(0, 1)[places]
     return rows, agent.logprobs(hidden, things, preview, b.legal[rows].to(device), b.actions[rows].to(device)), hidden
+
+
+# --8<-- [end:chunks]
 
 
 def logprob_and_entropy(logprobs, preview, actions):
@@ -514,17 +517,21 @@ SELF, PAST = 0, 1
 MAX_EPISODES = 4096  # per rollout
 
 
+def scripted_shares(args):
+    return {name: getattr(args, f"{name}_fraction") for name in BASELINES}
+
+
 def make_env(args, index, episodes=None):
-    opponents = {"random": args.random_fraction, "max_power": args.max_power_fraction, "heuristics": args.heuristics_fraction}
     # Sixteen shipped teams are soon known by heart; the generated ones keep held-out teams from being a shock.
     teams = team_mix(args.teams, args.battle_format)
     return VGCVecEnv(
         args.num_battles, args.num_sims, args.battle_format, teams, args.open_team_sheets,
         args.seed * 1000 + index, args.turn_cap, args.reward_faint, args.reward_hp,
-        {name: share for name, share in opponents.items() if share > 0}, episodes=episodes,
+        {name: share for name, share in scripted_shares(args).items() if share > 0}, episodes=episodes,
     )  # fmt: skip
 
 
+# --8<-- [start:storage]
 def make_rows(args, count):
     """What is known of a decision when it is made."""
     return {
@@ -556,6 +563,9 @@ def make_storage(args):
     return storage
 
 
+# --8<-- [end:storage]
+
+
 class Board:
     """What the learner tells its actors: weights by version, the league's snapshots, whom to fight. In shared memory."""
 
@@ -577,7 +587,7 @@ class Actor:
         self.rng, self.generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
         if args.num_workers:
             os.nice(args.actor_nice)
-        self.env, self.waiting = make_env(args, index), None
+        self.env, self.resumed = make_env(args, index), None
         self.agent = make_agent(vars(args)).eval()
         self.members = {}  # serial number of a league member → its policy, copied when first needed
         self.kind = np.zeros(args.num_battles, np.int64)
@@ -602,8 +612,7 @@ class Actor:
 
     def choose_opponents(self, batch, rows, guests):
         """Only ever called for battles that start: who holds a seat holds it until the battle ends."""
-        scripted = self.args.random_fraction + self.args.max_power_fraction + self.args.heuristics_fraction
-        past_share = self.args.past_fraction / max(1.0 - scripted, 1e-8)  # of the battles that are not scripted
+        past_share = self.args.past_fraction / max(1.0 - sum(scripted_shares(self.args).values()), 1e-8)  # of those not scripted
         for battle, code in dict(zip(batch.battle[rows].tolist(), batch.opponent[rows].tolist())).items():
             self.holder[2 * battle : 2 * battle + 2], self.kind[battle], self.played[battle] = 0, SELF, []
             if code:
@@ -650,8 +659,8 @@ class Actor:
         version, guests = self.read_board(board)
         while closed < self.args.buffer_size:
             clock = time.perf_counter()
-            batch = self.waiting or self.env.recv("any" if self.args.num_sims > 1 else "all")
-            self.waiting = None
+            batch = self.resumed or self.env.recv("any" if self.args.num_sims > 1 else "all")
+            self.resumed = None
             simulator_time += time.perf_counter() - clock
             clock = time.perf_counter()
 
@@ -696,29 +705,18 @@ class Actor:
     def state_dict(self):
         """All that the next rollout depends on, so that an inline run resumes exactly. Battles are in it as their moves so far."""
         arrays = {"kind": self.kind, "holder": self.holder, "is_open": self.is_open, "episodes": self.env.episodes}
-        return {
-            "arrays": {name: torch.from_numpy(array.copy()) for name, array in arrays.items()},
-            "open": self.open,
-            "states": self.states,
-            "played": self.played,
-            "members": {serial: to_flat(policy) for serial, policy in self.members.items()},
-            "rng": json.dumps(self.rng.bit_generator.state),
-            "generator": self.generator.get_state(),
-        }
+        return sharing.actor_state(self, arrays) | {"open": self.open, "states": self.states, "played": self.played}
 
     def load_state_dict(self, state):
-        arrays = {name: tensor.numpy() for name, tensor in state["arrays"].items()}
+        arrays = sharing.load_actor_state(self, state)
         self.kind[:], self.holder[:], self.is_open[:] = (arrays[name] for name in ("kind", "holder", "is_open"))
         for name, rows in state["open"].items():
             self.open[name].copy_(rows)
         self.states.copy_(state["states"])
         self.played = [[tuple(move) for move in moves] for moves in state["played"]]
-        self.members = {serial: with_weights(self.agent, flat) for serial, flat in state["members"].items()}
-        self.rng.bit_generator.state = json.loads(state["rng"])
-        self.generator.set_state(state["generator"])
         self.env.close()
         self.env = make_env(self.args, self.index, arrays["episodes"])
-        self.waiting = replay_battles(self.env, self.played)
+        self.resumed = replay_battles(self.env, self.played)
 
 
 # --8<-- [start:actor_main]
@@ -831,7 +829,8 @@ class League:
 
 
 def check_args(args):
-    if args.random_fraction + args.max_power_fraction + args.heuristics_fraction + args.past_fraction > 1 + 1e-9:
+    require_format(args.battle_format)
+    if sum(scripted_shares(args).values()) + args.past_fraction > 1 + 1e-9:
         raise SystemExit("The fractions of opponents sum to more than 1: what they leave is self-play, so lower some of them.")
     if args.buffer_size < 2 * args.num_battles:
         raise SystemExit(f"--buffer-size {args.buffer_size} is less than one decision of each of the {2 * args.num_battles} seats.")
@@ -840,11 +839,9 @@ def check_args(args):
 if __name__ == "__main__":
     args = run.parse_args(Args, {}, aliases={"--lr": "--learning-rate"})  # what users of similar trainers type
     check_args(args)
-    checkpoint = run.load_checkpoint(args.resume) if args.resume else None
+    checkpoint = run.load_checkpoint(args.resume, contract.contract_hash()) if args.resume else None
     run_dir = run.make_run_folder(args, __file__)
-    device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if args.device == "auto" else args.device)
-    torch.set_num_threads(args.threads)
-    torch.manual_seed(args.seed)
+    device, autocast, scaler = run.set_up(args)
 
     agent = make_agent(vars(args)).to(device)
     if args.bc_model and not checkpoint:
@@ -853,8 +850,6 @@ if __name__ == "__main__":
         parameter.requires_grad_(not args.freeze_shared or name.split(".")[0] in HEADS)
     trained = [parameter for parameter in agent.parameters() if parameter.requires_grad]
     optimizer = torch.optim.Adam(trained, lr=args.learning_rate, eps=1e-5, fused=True)
-    amp_dtype, amp_enabled = run.choose_amp(args.amp, device)
-    scaler = torch.amp.GradScaler(device.type, enabled=amp_enabled and amp_dtype == torch.float16)
     num_rollouts = args.rollouts_per_update or max(args.num_workers, 1)
     sharing.settle(args, make_storage, len(to_flat(agent)))
     board = Board(args, len(to_flat(agent)))
@@ -874,7 +869,7 @@ if __name__ == "__main__":
         state = {
             "agent": agent.state_dict(), "optimizer": optimizer.state_dict(), "scaler": scaler.state_dict(),
             "league": [league.members, league.next_serial], "snapshots": board.snapshots.clone(),
-            "progress": [update, global_step, version, elapsed + time.time() - start_time],
+            "progress": [update, global_step, version, elapsed + time.time() - start_time], "contract_hash": contract.contract_hash(),
             "torch_rng": torch.get_rng_state(), "actor": actor.state_dict() if actor else None,
         }  # fmt: skip
         run.write_atomically(run_dir / "checkpoint.pt", lambda path: torch.save(state, path))
@@ -928,10 +923,8 @@ if __name__ == "__main__":
             b = SimpleNamespace(**{name: torch.cat([part[name] for part in parts]) for name in parts[0]})
 
             # --- advantages by seat, chunks of sequences
-            advantages = gae(
-                *(getattr(b, name).numpy() for name in ("key", "rewards", "values", "next_values", "ended")), args.gamma, args.gae_lambda
-            )
-            b_advantages = torch.from_numpy(advantages)
+            by_row = (getattr(b, name).numpy() for name in ("key", "rewards", "values", "next_values", "ended"))
+            b_advantages = torch.from_numpy(gae(*by_row, args.gamma, args.gae_lambda))
             b_returns = b_advantages + b.values
             order, starts, lengths = cut_chunks(b.key.numpy(), args.sequence_length)
             global_step += len(b.key)
@@ -946,7 +939,7 @@ if __name__ == "__main__":
                 for chunks in torch.randperm(len(starts)).tensor_split(args.num_minibatches):
                     if not len(chunks):
                         continue
-                    with torch.autocast(device.type, amp_dtype, enabled=amp_enabled):
+                    with autocast():
                         mb_inds, logprobs, hidden = evaluate_chunks(agent, b, order, starts[chunks], lengths[chunks], device)
                         win_logit = agent.win_logit(hidden.detach() if warming_up else hidden)
                     logprob, entropy = logprob_and_entropy(logprobs, b.first[mb_inds].to(device), b.actions[mb_inds].to(device))
@@ -975,9 +968,8 @@ if __name__ == "__main__":
 
             # --- the league: results of the battles that ended, a snapshot now and then
             results = torch.cat(episodes)
-            for kind, serial, score, _ in results.tolist():
-                if kind == PAST:
-                    league.record(serial, score)
+            for _, serial, score, _ in results.tolist():
+                league.record(serial, score)  # serial 0 is nobody's
             if args.snapshot_frequency and update % args.snapshot_frequency == 0:
                 league.join(f"snapshot_{global_step}", to_flat(agent))
             league.publish(agent, version)

@@ -15,7 +15,6 @@ An exploiter is the honest measure: what a fresh learner with the same budget wi
 
 import contextlib
 import dataclasses
-import json
 import math
 import os
 import queue
@@ -39,7 +38,7 @@ import torch.nn.functional as F
 
 from cleanrl_games.envs import cluster, exploiters, run, sharing
 from cleanrl_games.envs.sharing import from_flat, to_flat, with_weights
-from cleanrl_games.envs.vgc import PREVIEW, VGCVecEnv, contract, mdbo
+from cleanrl_games.envs.vgc import PREVIEW, VGCVecEnv, contract, mdbo, require_format
 from cleanrl_games.envs.vgc.evaluation import Player, evaluate  # noqa: F401 (tools play a model as its script's Player)
 from cleanrl_games.envs.vgc.match import BASELINES, replay_battles
 from cleanrl_games.envs.vgc.teams import team_mix
@@ -558,6 +557,7 @@ def pool_probabilities(shares, win_rates, games, ceiling=2.0, floor=0.25, prior=
     return weights / weights.sum()
 
 
+# --8<-- [start:chunks]
 def cut_chunks(key, length):
     """Cuts every seat's rows into chunks of at most `length`, all of a seat's nearly equal
     → order (N,): rows seat after seat; starts, lengths (C,): the chunks in that order"""
@@ -582,6 +582,9 @@ def evaluate_chunks(agent, b, order, starts, lengths, device):
     hidden, _ = agent.unroll(grid, b.states[order[starts]].to(device).transpose(0, 1), first)
     hidden = hidden.flatten(0, 1)[places]
     return rows, agent.logprobs(hidden, things, preview, b.legal[rows].to(device), b.actions[rows].to(device)), hidden
+
+
+# --8<-- [end:chunks]
 
 
 @torch.no_grad()
@@ -651,6 +654,7 @@ def make_env(args, index, episodes=None):
     )  # fmt: skip
 
 
+# --8<-- [start:storage]
 def make_rows(args, count):
     """What is known of a decision when it is made."""
     return {
@@ -680,6 +684,9 @@ def make_storage(args):
     if args.sharing == "file_system" and args.num_workers and not args.ray_address:
         storage = {name: sharing.mapped(tensor) for name, tensor in storage.items()}
     return storage
+
+
+# --8<-- [end:storage]
 
 
 class Board:
@@ -837,27 +844,16 @@ class Actor:
     def state_dict(self):
         """All that the next rollout depends on, so that an inline run resumes exactly. Battles are in it as their moves so far."""
         arrays = {"kind": self.kind, "running": self.running, "holder": self.holder, "is_open": self.is_open, "episodes": self.env.episodes}
-        return {
-            "arrays": {name: torch.from_numpy(array.copy()) for name, array in arrays.items()},
-            "open": self.open,
-            "states": self.states,
-            "played": self.played,
-            "members": {serial: to_flat(policy) for serial, policy in self.members.items()},
-            "rng": json.dumps(self.rng.bit_generator.state),
-            "generator": self.generator.get_state(),
-        }
+        return sharing.actor_state(self, arrays) | {"open": self.open, "states": self.states, "played": self.played}
 
     def load_state_dict(self, state):
-        arrays = {name: tensor.numpy() for name, tensor in state["arrays"].items()}
+        arrays = sharing.load_actor_state(self, state)
         for name in ("kind", "running", "holder", "is_open"):
             getattr(self, name)[:] = arrays[name]
         for name, rows in state["open"].items():
             self.open[name].copy_(rows)
         self.states.copy_(state["states"])
         self.played = [[tuple(move) for move in moves] for moves in state["played"]]
-        self.members = {serial: with_weights(self.agent, flat) for serial, flat in state["members"].items()}
-        self.rng.bit_generator.state = json.loads(state["rng"])
-        self.generator.set_state(state["generator"])
         self.env.close()
         self.env = make_env(self.args, self.index, arrays["episodes"])
         under_way = [moves if runs else [] for moves, runs in zip(self.played, self.running)]
@@ -937,10 +933,7 @@ def load_model(path):
 def load_member(args, path):
     """A model that can stand in this run's pool: its network has the same sizes."""
     agent, metadata = load_model(path)
-    sizes = {name: metadata["args"][name] for name in ("width", "embedding_width", "lstm_size", "attention_heads")}
-    if any(getattr(args, name) != size for name, size in sizes.items()):
-        flags = " ".join(f"--{name.replace('_', '-')} {size}" for name, size in sizes.items())
-        raise SystemExit(f"{path} is a network of other sizes than this run's, and cannot stand in its pool: start this run with {flags}.")
+    run.check_sizes(path, metadata, args, ("width", "embedding_width", "lstm_size", "attention_heads"))
     return agent
 
 
@@ -1005,17 +998,16 @@ class Pool:
         rows = numbers[1 + len(KINDS) :].view(3, -1)
         for kind in (BC, PAST, EXPLOITER, OPPONENT):
             members = [member for member in self.members if member["kind"] == kind]
-            if members:
-                rates, games = ([number(member) for member in members] for number in (self.rate, lambda member: member["games"]))
-                for member, share in zip(members, pool_probabilities(np.ones(len(members)), rates, np.array(games))):
-                    rows[:, member["row"]] = torch.tensor([member["serial"], kind, share], dtype=torch.float64)
+            rates, games = [self.rate(member) for member in members], np.array([member["games"] for member in members])
+            for member, share in zip(members, pool_probabilities(np.ones(len(members)), rates, games)):
+                rows[:, member["row"]] = torch.tensor([member["serial"], kind, share], dtype=torch.float64)
         with self.board.lock:
             self.board.weights.copy_(to_flat(agent))
             self.board.numbers.copy_(numbers)
 
 
 def exploiter_settings(args, update, target):
-    """This run's settings, but against `target` (a stand-in for its path) and without a magnet."""
+    """This run's settings, but against the model at `target` and without a magnet."""
     return dataclasses.asdict(args) | {
         "exp_name": f"{args.exp_name}_exploiter", "opponent": target, "alpha": 0.0, "bc_model": target if args.exploiter_start == "clone" else "",
         "total_timesteps": args.exploiter_train_steps, "max_updates": 0, "max_minutes": 0.0, "final_battles": args.exploiter_battles,
@@ -1025,6 +1017,7 @@ def exploiter_settings(args, update, target):
 
 
 def check_args(args):
+    require_format(args.battle_format)
     if base_shares(args).min() < -1e-9:
         raise SystemExit("The fractions of opponents sum to more than 1: what they leave is self-play, so lower some of them.")
     if args.buffer_size < 2 * args.num_battles:
@@ -1036,19 +1029,15 @@ def check_args(args):
 if __name__ == "__main__":
     args = run.parse_args(Args, {}, aliases=ALIASES)
     check_args(args)
-    checkpoint = run.load_checkpoint(args.resume) if args.resume else None
+    checkpoint = run.load_checkpoint(args.resume, contract.contract_hash()) if args.resume else None
     run_dir = run.make_run_folder(args, __file__)
     learner_pid = exploiters.learner()
-    device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if args.device == "auto" else args.device)
-    torch.set_num_threads(args.threads)
-    torch.manual_seed(args.seed)
+    device, autocast, scaler = run.set_up(args)
 
     agent = make_agent(vars(args)).to(device)
     if args.bc_model and not checkpoint:
         run.take_over(agent, args.bc_model, "--bc-model", contract.contract_hash(), contract.ACTION_SPACE)
     optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5, fused=True)
-    amp_dtype, amp_enabled = run.choose_amp(args.amp, device)
-    scaler = torch.amp.GradScaler(device.type, enabled=amp_enabled and amp_dtype == torch.float16)
     train_batch_size = args.train_batch_size or args.buffer_size * max(args.num_workers, 1)
     sharing.settle(args, make_storage, len(to_flat(agent)))
     board = Board(args, len(to_flat(agent)))
@@ -1079,14 +1068,12 @@ if __name__ == "__main__":
 
     def take_up_exploiters():
         """The registry, not the checkpoint, says who is an exploiter: what was registered before a crash is here after it."""
-        known = {member["name"] for member in pool.members}
         for entry in exploiters.read_registry(run_dir):
-            if entry["in_pool"] and entry["model"] not in known | retired:
+            if entry["in_pool"] and entry["model"] not in joined:
                 pool.join(EXPLOITER, entry["model"], to_flat(load_member(args, run_dir / entry["model"])))
-                retired.add(entry["model"])
+                joined.add(entry["model"])
 
-    # Exploiters that were in the pool once, and that it has outgrown, do not come back.
-    retired = set(checkpoint["retired"]) if checkpoint else set()
+    joined = set(checkpoint["retired"]) if checkpoint else set()  # an exploiter that the pool has outgrown does not come back
     if not args.opponent:
         take_up_exploiters()
 
@@ -1095,15 +1082,12 @@ if __name__ == "__main__":
             "agent": agent.state_dict(), "optimizer": optimizer.state_dict(), "scaler": scaler.state_dict(), "average": average.state_dict(),
             "references": [{**reference, "policy": to_flat(reference["policy"])} for reference in references],
             "pool": [pool.members, pool.next_serial, pool.elo, torch.from_numpy(pool.wins), torch.from_numpy(pool.games)],
-            "retired": sorted(retired), "snapshots": board.snapshots.clone(),
-            "progress": [update, global_step, version, elapsed + time.time() - start_time],
+            "retired": sorted(joined), "snapshots": board.snapshots.clone(),
+            "progress": [update, global_step, version, elapsed + time.time() - start_time], "contract_hash": contract.contract_hash(),
             "torch_rng": torch.get_rng_state(), "actor": actor.state_dict() if actor else None,
         }  # fmt: skip
         run.write_atomically(run_dir / "checkpoint.pt", lambda path: torch.save(state, path))
         save_model(run_dir / "model.zip", agent, args)
-
-    def save_target(path):
-        save_model(path, agent, args)
 
     def evaluate_all(final):
         """The models beside the results let a run be compared with its own past; at the end it is, against every past self."""
@@ -1168,7 +1152,7 @@ if __name__ == "__main__":
             lag = (version - b.version).float()
 
             # --- what the references would have done, and the policy as it is now
-            with torch.autocast(device.type, amp_dtype, enabled=amp_enabled):
+            with autocast():
                 if args.alpha == 0 or args.magnet == "uniform":
                     b_references = masked_log_softmax(torch.zeros(1, *b.legal.shape), b.legal)
                 else:
@@ -1199,7 +1183,7 @@ if __name__ == "__main__":
                 for chunks in torch.randperm(len(starts)).tensor_split(args.num_minibatches):
                     if not len(chunks):
                         continue
-                    with torch.autocast(device.type, amp_dtype, enabled=amp_enabled):
+                    with autocast():
                         mb_inds, logprobs, hidden = evaluate_chunks(agent, b, order, starts[chunks], lengths[chunks], device)
                         win_logit = agent.win_logit(hidden.detach() if warming_up else hidden)
                     mb_advantages = b_advantages[mb_inds].to(device)
@@ -1242,7 +1226,9 @@ if __name__ == "__main__":
                 take_up_exploiters()
                 exploiter = None
             if args.train_exploiters and not exploiter and update % args.exploiter_check_interval == 0:
-                exploiter = exploiters.start(__file__, run_dir, update, exploiter_settings(args, update, save_target), save_target)
+                target = exploiters.new_target(run_dir, update)
+                save_model(target, agent, args)
+                exploiter = exploiters.start(__file__, target, update, exploiter_settings(args, update, str(target)))
 
             # --- the references move
             ema_update(average, agent, args.ema_decay)

@@ -100,6 +100,16 @@ def choose_amp(amp, device):
     return torch.float16 if amp == "fp16" else torch.bfloat16, amp != "off"
 
 
+def set_up(args):
+    """Threads, seed and --device, --amp → (device, autocast, scaler); `with autocast():` is for forward passes."""
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(args.seed)
+    device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if args.device == "auto" else args.device)
+    dtype, enabled = choose_amp(args.amp, device)
+    autocast = functools.partial(torch.autocast, device.type, dtype, enabled=enabled)
+    return device, autocast, torch.amp.GradScaler(device.type, enabled=enabled and dtype == torch.float16)
+
+
 def stop_on_signals(after="update"):
     """Ctrl-C or SIGTERM fills the list that is returned, and the run stops when it next looks; a second one stops it at once."""
     stopping = []
@@ -156,14 +166,21 @@ def first_line(error):
     return f"{type(error).__name__}: {str(error).strip() or 'empty file'}".splitlines()[0]
 
 
-def load_checkpoint(path):
+def load_checkpoint(path, contract_hash=""):
+    """What a run has to go on from; one that saw and did other things than the game does now is refused."""
     path = Path(path) / "checkpoint.pt" if Path(path).is_dir() else Path(path)
     if not path.exists():
         raise SystemExit(f"There is no checkpoint at {path}. Give --resume a run's folder or its checkpoint.pt.")
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds for a damaged file; each means the same to the user
         raise SystemExit(f"{path} is not a readable checkpoint: {first_line(error)}") from None
+    if contract_hash and checkpoint.get("contract_hash", contract_hash) != contract_hash:
+        raise SystemExit(
+            f"{path} sees and does other things (contract {checkpoint['contract_hash']}, here {contract_hash}): go on with the commit "
+            "that it was made with, or start a new run."
+        )
+    return checkpoint
 
 
 def restore(checkpoint, **parts):
@@ -230,6 +247,14 @@ def load_agent(path, contract_hash, make_agent):
     except (RuntimeError, KeyError) as error:
         raise SystemExit(f"{path} is of another network than this script's: {error}") from None
     return agent, metadata
+
+
+def check_sizes(path, metadata, args, names):
+    """A model stands in a run's league only if its network has the same sizes: `names` are the settings that say them."""
+    sizes = {name: metadata["args"][name] for name in names}
+    if any(getattr(args, name) != size for name, size in sizes.items()):
+        flags = " ".join(f"--{name.replace('_', '-')} {size}" for name, size in sizes.items())
+        raise SystemExit(f"{path} is a network of other sizes than this run's, and cannot stand in its pool: start this run with {flags}.")
 
 
 def take_over(agent, path, flag, contract_hash, action_space):

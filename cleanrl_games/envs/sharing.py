@@ -10,6 +10,7 @@ the temporary folder that has no name: nothing is left behind, however the proce
 
 import copy
 import dataclasses
+import json
 import math
 import os
 import shutil
@@ -37,6 +38,24 @@ def with_weights(agent, flat):
     policy = copy.deepcopy(agent)
     from_flat(policy, flat)
     return policy
+
+
+def actor_state(actor, arrays):
+    """What every actor has to remember for an exact resume: these arrays, its guests and its dice."""
+    return {
+        "arrays": {name: torch.from_numpy(array.copy()) for name, array in arrays.items()},
+        "members": {serial: to_flat(policy) for serial, policy in actor.members.items()},
+        "rng": json.dumps(actor.rng.bit_generator.state),
+        "generator": actor.generator.get_state(),
+    }
+
+
+def load_actor_state(actor, state):
+    """Gives an actor its guests and its dice back → the arrays"""
+    actor.members = {serial: with_weights(actor.agent, flat) for serial, flat in state["members"].items()}
+    actor.rng.bit_generator.state = json.loads(state["rng"])
+    actor.generator.set_state(state["generator"])
+    return {name: tensor.numpy() for name, tensor in state["arrays"].items()}
 
 
 class MappedTensor(torch.Tensor):

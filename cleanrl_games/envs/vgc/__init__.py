@@ -5,7 +5,7 @@ TeamPool       teams from PokePaste files, shipped or generated                 
 encode, decode, mask, joint_mask, choice, to_order, from_order     the MDBO action space   mdbo.py
 VGCPlayer      a policy as a poke-env Player, for real Showdown servers                    player.py
 contract_hash  what a policy sees and does, as one hash                                    contract.py
-normalize_format, ensure_showdown                                                          install.py
+normalize_format, require_format, ensure_showdown                                          install.py
 """
 
 import importlib
@@ -30,6 +30,7 @@ DOOR = {
     "contract_hash": "contract",
     "ensure_showdown": "install",
     "normalize_format": "install",
+    "require_format": "install",
 }
 __all__ = list(DOOR)
 

@@ -211,3 +211,11 @@ def normalize_format(name: str) -> str:
     if wanted in formats():
         return wanted
     raise ValueError(f"Unknown battle format {name!r}. The installed simulator has: {', '.join(formats())}.")
+
+
+def require_format(name: str) -> str:
+    """`normalize_format` of what a user typed: an unknown one ends the run with that sentence."""
+    try:
+        return normalize_format(name)
+    except ValueError as error:
+        raise SystemExit(str(error)) from None
