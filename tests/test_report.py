@@ -26,6 +26,11 @@ for name in ("checkpoint.pt", "model.zip", "config.yaml", "script.py", "models/5
     (folder / name).write_text(name)
 shutil.copy({str(RECORDED)!r}, folder / "metrics.jsonl")
 print("run folder:", folder)
+if "--nan" in sys.argv:
+    with open(folder / "metrics.jsonl", "a") as file:
+        file.write('{{"global_step": 1, "time": 1, "eval/nh": NaN}}' + chr(10))
+if "--lose" in sys.argv:
+    (folder / "model.zip").unlink()
 if "--fail" in sys.argv:
     sys.exit(3)
 """
@@ -54,7 +59,7 @@ def make_table(programs):
     script, study, bench = (str(programs / f"{name}.py") for name in ("script", "study", "bench"))
     curves, flags = ["eval/nh", "elo/agent", "charts/SPS", "never/logged"], "{good}/model.zip {good}/models/*.zip {folder}"
     return {
-        "minutes": {"smoke": 1, "speed": 1, "learn": 1, "proof": 1},
+        "minutes": {"smoke": 1, "speed": 1, "learn": 1, "proof": 1, "start": 0.5},
         "smoke": {script: "--few", **{path.name: "" for path in (ROOT / "cleanrl_games").glob("*_*.py")}},
         "speed": {"chess": {"bench": bench, "floors": {"ratio": 4.0, "steps_per_s": 1}, "ceilings": {"share": 0.05}}},
         "learn": {
@@ -140,7 +145,7 @@ def test_every_regression_is_named_and_nothing_else(done):
     missing = [problem for problem in report.problems_of(results) if "has no line under smoke" not in problem]
     assert code == 1 and missing == EXPECTED
     assert results["complete"] and results["machine"]["cores"] >= 1
-    assert results["stated_minutes"] == {"smoke": 1, "speed": 1, "proof": 1, "learn": 5.005}
+    assert results["stated_minutes"] == {"smoke": 1, "speed": 1, "learn": 5.005}
 
 
 def test_a_benchmark_without_regression(programs, tmp_path, monkeypatch, capsys):
@@ -167,6 +172,90 @@ def test_one_entry_builds_on_the_newest_run_of_another(done, programs, monkeypat
     assert benchmark.fill("{chess/study}", "go", own) == [str(folder / "chess_study")], "of another game"
     with pytest.raises(FileNotFoundError, match="found nothing at"):
         benchmark.fill("{good}/*.gif", "chess", own)
+
+
+def test_learning_runs_are_shortened_to_fit(programs, tmp_path, monkeypatch, capsys):
+    """--minutes: smaller budgets in proportion, what is reached is shown and not judged; what breaks is still a regression."""
+    script, study = str(programs / "script.py"), str(programs / "study.py")
+    table = make_table(programs)
+    table["smoke"] = {}
+    table["learn"] = {
+        "chess": [
+            {"name": "good", "script": script, "flags": "--max-minutes 20 --episodes 3 --eval-episodes=50 --seed 7", "expect": {"eval/nh": [2, 3], "eval/nobody": [0, 1]}},
+            {"name": "study", "tool": study, "flags": "{good}/model.zip {good}/models/*.zip {folder}", "minutes": 10, "expect": {"exploitability": [1, 2]}},
+            {"name": "broken", "script": script, "flags": "--total-timesteps 1000 --fail", "minutes": 20},
+            {"name": "lost", "script": script, "flags": "--collect 50 --lose", "minutes": 20},
+            {"name": "strange", "script": script, "flags": "--final-battles 50 --nan", "minutes": 20},
+        ]
+    }  # fmt: skip
+    monkeypatch.setattr(benchmark, "TABLE", table)
+    monkeypatch.setattr(benchmark, "RUNS", tmp_path)
+    monkeypatch.setattr(benchmark, "MODES", {mode: benchmark.MODES[mode] for mode in ("speed", "learn")})
+    table["speed"]["chess"]["floors"]["ratio"] = 3.0
+    # 100 minutes of learning (20 · 1.5 + 10 + 3 · 20); 13.5 − 1 of speed − 5 · 0.5 to start leave a tenth of it
+    assert benchmark.main(["all", "--minutes", "13.5"]) == 1
+    (folder,) = tmp_path.iterdir()
+    results = json.loads((folder / "results.json").read_text())
+    assert folder.name.endswith("_shortened") and results["command"] == "./benchmark.sh all --minutes 13.5"
+    assert results["stated_minutes"] == {"speed": 1, "learn": 12.5}
+    said = capsys.readouterr().out
+    assert "takes up to 14 minutes" in said and "shortened to 10.0% of their budgets" in said
+    good, study, broken, lost, strange = results["learn"]
+    assert "--max-minutes 2 --episodes 1 --eval-episodes=5 --seed 7" in good["command"] and "--total-timesteps 100 " in broken["command"]
+    assert "--collect 5 " in lost["command"] and "--final-battles 5 " in strange["command"]
+    assert [row["measure"] for row in good["judged"]] == ["eval/nh", "eval/nobody"] and good["judged"][0]["value"] == 0.994
+    assert all(row["ok"] is None for entry in results["learn"] for row in entry["judged"]) and not good["problems"]
+    assert str(folder / "chess_good") in study["command"] and not study["problems"]
+    assert report.problems_of(results) == [
+        "chess/broken ended with exit code 3",
+        "chess/lost left no model.zip",
+        "chess/strange logged no or no finite metrics",
+    ]
+    page = Page((folder / "report.html").read_text()).text
+    assert page.count("shortened to 10 %: not judged") == 5 and "eval/nh 0.994 2 – 3 not judged" in page
+    # a shortened run is no start for a later one of full length
+    with pytest.raises(FileNotFoundError, match="needs good"):
+        benchmark.fill("{good}/model.zip", "chess", tmp_path / "later" / "chess_study")
+    # enough minutes: nothing is shortened, everything is judged
+    assert benchmark.share_for(104, ["speed", "learn"], []) == 1.0 and benchmark.share_for(26, ["learn"], ["chess/good"]) < 1.0
+
+
+def test_too_few_minutes(programs, tmp_path, monkeypatch):
+    table = make_table(programs)
+    table["learn"] = {"chess": [{"name": name, "script": "a.py", "flags": "--max-minutes 20", "minutes": 40} for name in ("one", "two")]}
+    table["smoke"] = {"a.py": "", "b.py": ""}
+    monkeypatch.setattr(benchmark, "TABLE", table)
+    monkeypatch.setattr(benchmark, "RUNS", tmp_path)
+    sentence = (
+        r"8\.9 minutes are too few: smoke 2, speed 1, proof 1, starting 2 learning runs 1, and 5% of their 80\. "
+        r"Give at least 9, or --skip some of these\."
+    )
+    with pytest.raises(SystemExit, match=sentence):
+        benchmark.main(["all", "--minutes", "8.9"])
+    with pytest.raises(SystemExit, match=r"2 minutes are too few: starting 1 learning runs 0\.5, and 5% of their 40\. Give at least 3\."):
+        benchmark.main(["learn", "chess/one", "--minutes", "2"])
+    for words in (
+        ["all", "--minutes"],
+        ["all", "--minutes", "soon"],
+        ["speed", "--minutes", "9"],
+        ["all", "--skip", "learn"],
+        ["all", "chess"],
+    ):
+        with pytest.raises(SystemExit, match="usage"):
+            benchmark.main(words)
+    assert not list(tmp_path.iterdir())
+
+
+def test_all_without_some_modes(monkeypatch):
+    ran = []
+    monkeypatch.setattr(benchmark, "benchmark", lambda words, modes, names, share: ran.append((modes, share)))
+    benchmark.main(["all", "--skip", "proof", "--minutes", "100000", "--skip", "smoke"])
+    assert ran == [(["speed", "learn"], 1.0)]
+
+
+def test_every_learning_run_can_be_shortened():
+    for game, entry in benchmark.entries_of(()):
+        assert benchmark.shorten(entry["flags"], 0.1) != entry["flags"], f"{game}/{entry['name']} has no budget in its flags"
 
 
 def test_the_page_shows_what_was_found(done):

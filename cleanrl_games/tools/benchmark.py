@@ -1,5 +1,7 @@
 """Regression runs: benchmark.sh smoke | speed [game] | learn [game] | all | --compare A B. What is run, and what is expected, is in
-benchmark.yaml. Each leaves runs/benchmark/<date>/results.json and, made of it by report.py, report.html."""
+benchmark.yaml. Each leaves runs/benchmark/<date>/results.json and, made of it by report.py, report.html.
+
+learn and all take --minutes N: the learning runs are shortened so that everything fits, and are then not judged by what they reach."""
 
 import glob
 import json
@@ -22,6 +24,9 @@ from cleanrl_games.tools import report
 
 TABLE = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
 RUNS = ROOT / "runs" / "benchmark"
+BUDGETS = "max-minutes total-timesteps collect episodes eval-episodes final-eval-episodes final-battles seeds".split()
+SHORTENED = "_shortened"  # ends the name of a folder whose learning runs had less than their budgets
+LEAST_SHARE = 0.05  # of its budget: with less, a run may end before its first update
 
 
 def execute(words, minutes):
@@ -59,6 +64,16 @@ def metrics_of(folder):
     return [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
 
 
+def unsound(folder):
+    """What is wrong with what a script's run has left: a file is missing, or a metric is not finite. Else "" """
+    files = ("checkpoint.pt", "model.zip", "config.yaml", "script.py", "metrics.jsonl")
+    missing = [name for name in files if not (folder / name).exists()]
+    if missing:
+        return f"left no {' and no '.join(missing)}"
+    values = [value for row in metrics_of(folder) for value in row.values()]
+    return "" if values and all(math.isfinite(value) for value in values) else "logged no or no finite metrics"
+
+
 def json_of(line):
     """The JSON object in a tool's last line, or None."""
     try:
@@ -93,12 +108,7 @@ def smoke(names, folder):
         run_dir = folder / f"smoke_{Path(script).stem}"
         words = [Path("cleanrl_games") / script, *shlex.split(flags), "--run-dir", run_dir]
         problem, _, said = execute(words, TABLE["minutes"]["smoke"])
-        if not problem:
-            files = ("checkpoint.pt", "model.zip", "config.yaml", "script.py", "metrics.jsonl")
-            missing = [name for name in files if not (run_dir / name).exists()]
-            values = [] if missing else [value for row in metrics_of(run_dir) for value in row.values()]
-            finite = values and all(math.isfinite(value) for value in values)
-            problem = f"left no {' and no '.join(missing)}" if missing else "" if finite else "logged no or no finite metrics"
+        problem = problem or unsound(run_dir)
         yield {"script": script, **said, "problems": [f"{script} {problem}"] if problem else []}
     for path in sorted((ROOT / "cleanrl_games").glob("*_*.py")):
         if path.name not in TABLE["smoke"] and not names and path.name != "__init__.py":
@@ -123,12 +133,13 @@ def speed(games, folder):
 
 def fill(flags, game, folder):
     """Words of an entry's flags. {name} is the folder of the game's entry of that name, {game/name} of another game's, made in this
-    run or else in the newest that has it; {folder} is the entry's own; a word with * stands for the files it matches."""
+    run or else in the newest of full length that has it; {folder} is the entry's own; a word with * stands for the files it matches."""
     words = []
     for word in shlex.split(flags):
         for name in re.findall(r"\{([\w/]+)\}", word):
             stem = name.replace("/", "_") if "/" in name else f"{game}_{name}"
-            earlier = sorted(RUNS.glob(f"*/{stem}"), key=lambda path: path.stat().st_mtime, reverse=True)
+            earlier = [path for path in RUNS.glob(f"*/{stem}") if not path.parent.name.endswith(SHORTENED)]
+            earlier.sort(key=lambda path: path.stat().st_mtime, reverse=True)
             done = [path for path in (folder.with_name(stem), *earlier) if (path / "measures.json").exists()]
             if name != "folder" and not done:
                 raise FileNotFoundError(f"needs {name}, and no run of that has ended well")
@@ -140,45 +151,63 @@ def fill(flags, game, folder):
     return words
 
 
-def learn(names, folder):
-    """Learning runs with a fixed seed and budget, and tools that judge what came out, in the table's order."""
-    for game, entries in TABLE["learn"].items():
-        for entry in entries:
-            name = f"{game}/{entry['name']}"
-            if names and game not in names and name not in names:
-                continue
-            own = folder / f"{game}_{entry['name']}"
-            result = {"game": game, "name": entry["name"], "folder": own.name, "curves": {}, "judged": [], "command": "", "seconds": 0.0}
-            try:
-                flags = fill(entry["flags"], game, own)
-            except FileNotFoundError as error:
-                yield {**result, "problems": [f"{name} {error}"]}
-                continue
-            if "tool" in entry:
-                own.mkdir()
-                problem, last, said = execute([entry["tool"], *flags], minutes_of(entry))
-                logged = (own / "metrics.jsonl").exists()
-                figures = {key: value for row in metrics_of(own) for key, value in row.items()} if logged else json_of(last)
-                problem = problem or ("" if figures is not None else "left no metrics.jsonl and no JSON object as its last line")
-            else:
-                problem, _, said = execute([Path("cleanrl_games") / entry["script"], *flags, "--run-dir", own], minutes_of(entry))
-                if not problem:
-                    history = metrics_of(own)
-                    figures = {key: value for row in history for key, value in row.items()}  # the last of each
-                    result["curves"] = curves_of(history, entry.get("curves", ()))
-                    result["steps"], result["minutes"] = history[-1]["global_step"], history[-1]["time"] / 60
-                    plot_curves(history, entry.get("curves", ()), own.with_suffix(".png"), f"{game} · {entry['name']}")
-            if problem:
-                yield {**result, **said, "problems": [f"{name} {problem}"]}
-                continue
-            expect = dict(entry.get("expect", {}))
-            if "quarter" in entry:
-                figures["against itself at a quarter"] = play_quarter(own, history)
-                expect["against itself at a quarter"] = entry["quarter"]
-            judged, problems = judge(name, figures, expect)
-            run.write_atomically(own / "measures.json", lambda path, figures=figures: path.write_text(json.dumps(figures, indent=1) + "\n"))
-            result["figures"] = figures if "tool" in entry else {}
-            yield {**result, **said, "judged": judged, "problems": problems}
+def shorten(flags, share):
+    """An entry's flags with `share` of its budgets; of what is counted at least 1"""
+
+    def scaled(match):
+        value = share * float(match[2])
+        return match[1] + (f"{value:.4g}" if match[1].startswith("--max-minutes") else f"{max(round(value), 1)}")
+
+    return re.sub(rf"(--(?:{'|'.join(BUDGETS)})[ =])([\d.]+)", scaled, flags)
+
+
+def entries_of(names):
+    """[(game, entry)] of what is to be learnt; no names = everything"""
+    found = [(game, entry) for game, entries in TABLE["learn"].items() for entry in entries]
+    return [(game, entry) for game, entry in found if not names or game in names or f"{game}/{entry['name']}" in names]
+
+
+def learn(names, folder, share=1.0):
+    """Learning runs with a fixed seed and budget, and tools that judge what came out, in the table's order. With less than the whole
+    of their budgets they must still end well, but what they reach is only shown."""
+    for game, entry in entries_of(names):
+        name, own = f"{game}/{entry['name']}", folder / f"{game}_{entry['name']}"
+        result = {"game": game, "name": entry["name"], "folder": own.name, "curves": {}, "judged": [], "command": "", "seconds": 0.0}
+        result |= {"share": share} if share < 1 else {}
+        try:
+            flags = fill(shorten(entry["flags"], share) if share < 1 else entry["flags"], game, own)
+        except FileNotFoundError as error:
+            yield {**result, "problems": [f"{name} {error}"]}
+            continue
+        if "tool" in entry:
+            own.mkdir()
+            problem, last, said = execute([entry["tool"], *flags], minutes_of(entry, share))
+            logged = (own / "metrics.jsonl").exists()
+            figures = {key: value for row in metrics_of(own) for key, value in row.items()} if logged else json_of(last)
+            problem = problem or ("" if figures is not None else "left no metrics.jsonl and no JSON object as its last line")
+        else:
+            problem, _, said = execute([Path("cleanrl_games") / entry["script"], *flags, "--run-dir", own], minutes_of(entry, share))
+            problem = problem or unsound(own)
+            if not problem:
+                history = metrics_of(own)
+                figures = {key: value for row in history for key, value in row.items()}  # the last of each
+                result["curves"] = curves_of(history, entry.get("curves", ()))
+                result["steps"], result["minutes"] = history[-1]["global_step"], history[-1]["time"] / 60
+                plot_curves(history, entry.get("curves", ()), own.with_suffix(".png"), f"{game} · {entry['name']}")
+        if problem:
+            yield {**result, **said, "problems": [f"{name} {problem}"]}
+            continue
+        expect = dict(entry.get("expect", {}))
+        if "quarter" in entry:
+            figures["against itself at a quarter"] = play_quarter(own, history, share)
+            expect["against itself at a quarter"] = entry["quarter"]
+        judged, problems = judge(name, figures, expect)
+        if share < 1:
+            strange = [row for row in judged if isinstance(row["value"], float) and not math.isfinite(row["value"])]
+            judged, problems = [{**row, "ok": None} for row in judged], [f"{name}: {row['measure']} is not finite" for row in strange]
+        run.write_atomically(own / "measures.json", lambda path, figures=figures: path.write_text(json.dumps(figures, indent=1) + "\n"))
+        result["figures"] = figures if "tool" in entry else {}
+        yield {**result, **said, "judged": judged, "problems": problems}
 
 
 def proof(_, folder):
@@ -188,18 +217,20 @@ def proof(_, folder):
     yield {**said, "outcome": last.strip(), "problems": [f"the slow tests: pytest {problem} ({last.strip()})"] if problem else []}
 
 
-def minutes_of(entry):
-    """The stated time of a learn entry: its `minutes`, or its --max-minutes and half of that for what comes after it."""
+def minutes_of(entry, share=1.0):
+    """The stated time of a learn entry: its `minutes`, or its --max-minutes and half of that for what comes after it. A share of that
+    is what it takes to start, and that share."""
     budget = re.search(r"--max-minutes[ =]([\d.]+)", entry["flags"])
-    return entry.get("minutes", 1.5 * float(budget[1]) if budget else TABLE["minutes"]["learn"])
+    stated = entry.get("minutes", 1.5 * float(budget[1]) if budget else TABLE["minutes"]["learn"])
+    return stated if share == 1 else round(TABLE["minutes"]["start"] + share * stated, 3)
 
 
-def play_quarter(folder, history):
+def play_quarter(folder, history, share):
     """The final model against the run's own model from a quarter of the way, 1,000 games."""
     models = {int(path.stem): path for path in (folder / "models").glob("*.zip")}
     quarter = models[min(models, key=lambda step: abs(step - history[-1]["global_step"] / 4))]
     output = folder / "quarter.json"
-    words = ["cleanrl_games/tools/evaluate.py", folder, "--against", quarter, "--episodes", 1000, "--json", output]
+    words = ["cleanrl_games/tools/evaluate.py", folder, "--against", quarter, "--episodes", round(1000 * share), "--json", output]
     problem, _, _ = execute(words, TABLE["minutes"]["learn"])
     return None if problem else json.loads(output.read_text())["results"][0]["win_rate"]
 
@@ -234,30 +265,51 @@ def plot_curves(history, names, path, title):
 MODES = {"smoke": smoke, "speed": speed, "learn": learn, "proof": proof}
 
 
-def stated_minutes():
-    """What `all` may take on two idle cores, by mode."""
-    table = TABLE["minutes"]
-    counted = {"smoke": table["smoke"] * len(TABLE["smoke"]), "speed": table["speed"] * len(TABLE["speed"]), "proof": table["proof"]}
-    return {**counted, "learn": sum(minutes_of(entry) for entries in TABLE["learn"].values() for entry in entries)}
+def stated_minutes(modes, names, share=1.0):
+    """What each of the modes may take on two idle cores."""
+    table, smoke, speed = TABLE["minutes"], len(TABLE["smoke"]), len(TABLE["speed"])
+    learnt = sum(minutes_of(entry, share) for _, entry in entries_of(names))
+    stated = {"smoke": table["smoke"] * smoke, "speed": table["speed"] * speed, "learn": learnt, "proof": table["proof"]}
+    return {mode: stated[mode] for mode in modes}
 
 
-def benchmark(modes, names):
+def share_for(minutes, modes, names):
+    """The share of their budgets that leaves the learning runs within so many minutes, beside the other modes; at most 1"""
+    whole, entries = stated_minutes(modes, names), entries_of(names)
+    if minutes >= sum(whole.values()):
+        return 1.0
+    fixed = sum(whole.values()) - whole["learn"] + TABLE["minutes"]["start"] * len(entries)
+    share = (minutes - fixed) / whole["learn"]
+    if share < LEAST_SHARE:
+        others = ", ".join(f"{mode} {taken:g}" for mode, taken in whole.items() if mode != "learn")
+        raise SystemExit(
+            f"{minutes:g} minutes are too few: {f'{others}, ' if others else ''}starting {len(entries)} learning runs "
+            f"{TABLE['minutes']['start'] * len(entries):g}, and {LEAST_SHARE:.0%} of their {whole['learn']:g}. Give at least "
+            f"{math.ceil(fixed + LEAST_SHARE * whole['learn'])}{', or --skip some of these' if others else ''}."
+        )
+    return share
+
+
+def benchmark(words, modes, names, share=1.0):
     """Runs the modes; results.json and the report grow with every step, so a run that was stopped leaves what it has."""
-    folder = RUNS / time.strftime("%Y%m%d_%H%M%S")
+    folder = RUNS / (time.strftime("%Y%m%d_%H%M%S") + (SHORTENED if share < 1 else ""))
     folder.mkdir(parents=True)
     results = {
-        "command": shlex.join(["./benchmark.sh", *(["all"] if len(modes) > 1 else modes), *names]),
+        "command": shlex.join(["./benchmark.sh", *words]),
         "started": time.strftime("%Y-%m-%d %H:%M:%S"),
         "complete": False,
     }
-    results |= {"stated_minutes": stated_minutes() if len(modes) > 1 else {}, "machine": report.describe_machine(ROOT), "seconds": 0.0}
-    if len(modes) > 1:
-        print(f"On two idle cores this takes up to {sum(results['stated_minutes'].values()):.0f} minutes.", flush=True)
+    stated = stated_minutes(modes, names, share) if words[0] == "all" or share < 1 else {}
+    results |= {"stated_minutes": stated, "machine": report.describe_machine(ROOT), "seconds": 0.0}
+    if stated:
+        print(f"On two idle cores this takes up to {sum(stated.values()):.0f} minutes.", flush=True)
+    if share < 1:
+        print(f"Learning runs are shortened to {share:.1%} of their budgets, and what they reach is not judged.", flush=True)
     start = time.time()
     try:
         for mode in modes:
             results[mode] = []
-            for result in MODES[mode](names, folder):
+            for result in MODES[mode](names, folder, **({"share": share} if share < 1 and mode == "learn" else {})):
                 results[mode].append(result)
                 results["seconds"] = round(time.time() - start, 1)
                 report.save(folder, results, ROOT)
@@ -275,7 +327,7 @@ def benchmark(modes, names):
         figures = {row["game"]: row["figures"] for row in results["speed"]}
         print(json.dumps(figures[names[0]] if len(names) == 1 else figures))
     problems = report.problems_of(results)
-    if len(modes) > 1:
+    if words[0] == "all":
         print("\n".join([f"REGRESSION {problem}" for problem in problems] or ["No regression."]), file=sys.stderr)
     return 1 if problems or not results["complete"] else 0
 
@@ -284,19 +336,31 @@ def main(words):
     if words[:1] == ["--compare"] and len(words) == 3:
         print(f"report: {report.compare(*words[1:], ROOT)}")
         return 0
-    if words == ["all"]:
-        return benchmark(list(MODES), [])
     known = {mode: ", ".join(TABLE[mode]) for mode in ("smoke", "speed", "learn")}
-    if not words or words[0] not in known:
-        raise SystemExit(
-            f"usage: benchmark.sh smoke [script] | speed [game] | learn [game or game/entry] | all | --compare A B. Known: {known}"
-        )
-    entries = {f"{game}/{entry['name']}" for game in TABLE["learn"] for entry in TABLE["learn"][game]} if words[0] == "learn" else set()
+    usage = (
+        "usage: benchmark.sh smoke [script] | speed [game] | learn [game or game/entry] [--minutes N] | all [--minutes N] [--skip MODE] | "
+        f"--compare A B. Known: {known}"
+    )
+    if not words or words[0] not in (*known, "all"):
+        raise SystemExit(usage)
+    names, minutes, skipped, rest = [], math.inf, [], iter(words[1:])
+    for word in rest:
+        value = next(rest, "") if word.startswith("--") else ""
+        if word == "--minutes" and words[0] in ("learn", "all") and re.fullmatch(r"\d+(\.\d+)?", value):
+            minutes = float(value)
+        elif word == "--skip" and words[0] == "all" and value in ("smoke", "speed", "proof"):
+            skipped.append(value)
+        elif word.startswith("--") or words[0] == "all":
+            raise SystemExit(usage)
+        else:
+            names.append(word)
+    modes = [mode for mode in MODES if mode not in skipped] if words[0] == "all" else words[:1]
+    entries = {f"{game}/{entry['name']}" for game, entry in entries_of(())} if words[0] == "learn" else set()
     stems = {Path(script).stem for script in TABLE["smoke"]} if words[0] == "smoke" else set()
-    for name in words[1:]:
+    for name in names:
         if name not in {*TABLE[words[0]], *entries, *stems}:
             raise SystemExit(f"{words[0]} knows no {name!r}. There are: {', '.join([*TABLE[words[0]], *sorted(entries)])}.")
-    return benchmark(words[:1], words[1:])
+    return benchmark(words, modes, names, share_for(minutes, modes, names))
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ def judgement(judged):
     """One measure against its range, as a sentence."""
     if judged["value"] is None:
         return f"there is no {judged['measure']}"
-    return f"{judged['measure']} is {number(judged['value'])}, expected {limits(judged)}"
+    return f"{judged['measure']} is {number(judged['value'])}, expected {limits(judged)}{', not judged' if judged['ok'] is None else ''}"
 
 
 def problems_of(results):
@@ -117,7 +117,7 @@ def table(header, rows):
 
 
 def verdict(ok):
-    return ("good", "ok") if ok else ("bad", "regression")
+    return ("", "not judged") if ok is None else ("good", "ok") if ok else ("bad", "regression")
 
 
 def judged_table(rows):
@@ -199,6 +199,7 @@ def summary(results):
 def learn_section(folder, row):
     said = f"{row['steps']:,} steps in {row['minutes']:.1f} minutes" if "steps" in row else f"{row['seconds']:.0f} s"
     body = f"<h3>{escape(row['game'])} · {escape(row['name'])}</h3>\n<p><code>{escape(row['command'])}</code>, {said}</p>\n"
+    body += f"<p>shortened to {100 * row['share']:.3g} %: not judged</p>\n" if "share" in row else ""
     body += problems_list(row["problems"]) if row["problems"] else ""
     body += judged_table(row["judged"]) + curves_block(row["curves"], [row["curves"]])
     if row.get("figures"):
