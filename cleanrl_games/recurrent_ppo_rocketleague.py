@@ -909,6 +909,7 @@ if __name__ == "__main__":
     return_rms = RunningMeanStd(1)
     # Running sums of every car, over rollouts: discounted (for the reward's scale) and plain (to be logged).
     discounted, episodic = (torch.zeros(max(args.num_workers, 1), args.num_agents) for _ in range(2))
+    steps_in_stage = torch.zeros(max(args.num_workers, 1))  # of each actor
     board = Board(args, len(to_flat(agent)))
     league = League(args, board)
     update, global_step, version, elapsed, stage_update = 0, 0, 0, 0.0, 0
@@ -930,6 +931,7 @@ if __name__ == "__main__":
         if checkpoint["discounted"].shape == discounted.shape:  # else the number of actors has changed
             discounted.copy_(checkpoint["discounted"])
             episodic.copy_(checkpoint["episodic"])
+            steps_in_stage.copy_(checkpoint["steps_in_stage"])
         torch.set_rng_state(checkpoint["torch_rng"])
         if actor and checkpoint["actor"]:
             actor.load_state_dict(checkpoint["actor"])
@@ -937,7 +939,7 @@ if __name__ == "__main__":
     def save_checkpoint():
         state = {
             "agent": agent.state_dict(), "optimizer": optimizer.state_dict(), "scaler": scaler.state_dict(),
-            "return_rms": vars(return_rms), "discounted": discounted, "episodic": episodic,
+            "return_rms": vars(return_rms), "discounted": discounted, "episodic": episodic, "steps_in_stage": steps_in_stage,
             "league": [league.members, league.next_serial, league.agent], "snapshots": board.snapshots,
             "progress": [update, global_step, version, elapsed + time.time() - start_time],
             "curriculum": [stage, stage_update, stage_scores, stage_rated], "contract_hash": contract.contract_hash(),
@@ -1019,8 +1021,9 @@ if __name__ == "__main__":
             ended = s.terminated | s.truncated  # (T, A)
 
             # --- rewards, scaled by the std of discounted returns
+            steps_in_stage[index] += args.rollout_steps
             if entered:
-                discounted[index], episodic[index] = 0.0, 0.0
+                discounted[index], episodic[index], steps_in_stage[index] = 0.0, 0.0, 0
             sums, returns_seen = torch.empty_like(s.rewards), []
             for t in range(args.rollout_steps):
                 discounted[index] = args.gamma * discounted[index] + s.rewards[t]
@@ -1080,7 +1083,9 @@ if __name__ == "__main__":
 
             # --- the stage's measure, a snapshot for the league now and then
             results = s.episodes[: int(episodes)]
-            if STAGES[stage].measure != "win" and rollout_stage == stage:
+            # Of games that begin together the short ones end first: none counts until the longest would have ended.
+            settled = float(steps_in_stage[index]) * args.action_repeat / contract.TICK_RATE >= STAGES[stage].seconds
+            if STAGES[stage].measure != "win" and rollout_stage == stage and settled:
                 stage_scores += results[:, 3 if STAGES[stage].measure == "touch" else 4].tolist()
             del stage_scores[: -args.transition_games]
             if args.opponent_update_freq and STAGES[stage].opponents and update % args.opponent_update_freq == 0:

@@ -361,6 +361,7 @@ def test_a_broken_arena_costs_its_game_and_nothing_else(capfd):
 # since both leave traces (rebuilt arenas, ratings). Every game counts as success, so that the run passes two stages.
 WHOLE = (
     "--num-workers 0 --num-agents 12 --final-stage 1v1 --transition-win-rate 0 --transition-games 2 --self-share 0.5 --opponent-update-freq 1 "
+    "--action-repeat 48 "  # a game is soon over
     "--eval-frequency 4 --checkpoint-frequency 4 --learning-rate 5e-4 --learning-rate-final 5e-4 --opponent-sampler uniform"
 ).split()
 
@@ -389,6 +390,15 @@ def test_resumed_inline_run_equals_the_uninterrupted_one(whole_run, tmp_path):
     assert torch.equal(ours["actor"]["memory"], theirs["actor"]["memory"]) and theirs["actor"]["memory"].abs().sum() > 0
     games = [(path / "games.csv").read_text() for path in (folder, whole_run)]
     assert games[0] == games[1] and games[0].count("\n") > 8
+
+
+def test_a_stage_counts_no_game_before_the_longest_could_have_ended(tmp_path):
+    """Games that begin together end shortest first; the first stage's last 20 s, which is 300 steps."""
+    flags = ("--num-workers", 0, "--transition-win-rate", 0, "--transition-games", 4, "--total-timesteps", 24 * 64 * 12)
+    finish(start(tmp_path / "run", *flags))
+    steps = [row["global_step"] / 24 for row in metrics_of(tmp_path / "run") if row["charts/stage"] == 0]
+    ended = [row["global_step"] / 24 for row in metrics_of(tmp_path / "run") if "charts/episodic_length" in row]
+    assert ended[0] < 300 < steps[-1] and len(steps) < 12, (ended, steps)
 
 
 def test_run_folder_has_everything(whole_run):
