@@ -28,7 +28,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from cleanrl_games.envs import run
-from cleanrl_games.envs.vgc import PREVIEW, contract, demonstrations, mdbo, normalize_format, require_format
+from cleanrl_games.envs.vgc import PREVIEW, contract, demonstrations, mdbo, require_format
 from cleanrl_games.envs.vgc.collect import CollectingView, collect
 from cleanrl_games.envs.vgc.evaluation import Player, evaluate  # noqa: F401 (tools play a model as its script's Player)
 from cleanrl_games.envs.vgc.replay_actions import collect_replays
@@ -487,12 +487,12 @@ def load_model(path):
     return run.load_agent(path, contract.contract_hash(), make_agent)
 
 
-def find_sets(args):
+def find_sets(args, battle_format):
     """The folders to learn from: the run's own, the ones that were named, or all of the format."""
     own = [args.collect_set] * bool(args.collect) + [f"{args.collect_set}__replays"] * bool(args.replays)
     if own or args.data:
         return [*own, *args.data]
-    everything = Path(args.data_dir) / f"vgc_{normalize_format(args.battle_format)}"
+    everything = Path(args.data_dir) / f"vgc_{battle_format}"
     found = sorted(str(path.parent) for path in everything.glob("*/index.json"))
     if not found:
         raise SystemExit(f"There are no demonstrations in {everything}: make some with --collect N or --replays DIR.")
@@ -506,7 +506,7 @@ if __name__ == "__main__":
     normal_format = require_format(args.battle_format)
     if (args.collect or args.replays) and not args.collect_set:
         args.collect_set = str(Path(args.data_dir) / f"vgc_{normal_format}" / f"{args.exp_name}__{args.seed}__{int(time.time())}")
-    sets = find_sets(args)
+    sets = find_sets(args, normal_format)
     run_dir = run.make_run_folder(args, __file__)
     device, autocast, scaler = run.set_up(args)
 

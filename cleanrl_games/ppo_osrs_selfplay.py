@@ -730,13 +730,9 @@ if __name__ == "__main__":
     stopping = run.stop_on_signals()
     logger = run.Logger(args, run_dir, global_step)
     league.publish(agent, version, self_share())
-    rollouts = (
-        inline_rollouts(args, board, actor)
-        if actor
-        else cluster.ray_rollouts(args, board, Actor, make_storage)
-        if args.ray_address
-        else process_rollouts(args, board)
-    )
+    rollouts = inline_rollouts(args, board, actor) if actor else process_rollouts(args, board)
+    if args.ray_address and not actor:
+        rollouts = cluster.ray_rollouts(args, board, Actor, make_storage)
     reward_weights = torch.tensor([getattr(args, f"reward_{term}") for term in REWARD_TERMS])
     changing = torch.zeros(NUM_OBS).index_fill_(0, torch.from_numpy(contract.CHANGING), 1.0)
     freeze_terms = [REWARD_TERMS.index("frozen"), REWARD_TERMS.index("target_frozen")]

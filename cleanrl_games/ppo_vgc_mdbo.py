@@ -37,10 +37,9 @@ import torch.nn.functional as F
 
 from cleanrl_games.envs import cluster, run, sharing
 from cleanrl_games.envs.sharing import from_flat, to_flat, with_weights
-from cleanrl_games.envs.vgc import PREVIEW, VGCVecEnv, contract, mdbo, require_format
+from cleanrl_games.envs.vgc import PREVIEW, VGCVecEnv, contract, mdbo, require_format, team_mix
 from cleanrl_games.envs.vgc.evaluation import Player, evaluate  # noqa: F401 (tools play a model as its script's Player)
 from cleanrl_games.envs.vgc.match import BASELINES, replay_battles
-from cleanrl_games.envs.vgc.teams import team_mix
 from cleanrl_games.envs.vgc.vocabulary import FLOATS, INTS, LAYOUT, SIZES, columns_of
 
 
@@ -440,15 +439,13 @@ def gae(key, rewards, values, next_values, ended, gamma, gae_lambda):
     observation), of a terminated one's 0.
     """
     order = np.argsort(key, kind="stable")
-    deltas = (rewards + gamma * next_values - values)[order]
+    deltas = rewards + gamma * next_values - values
     goes_on = np.append(key[order][1:] == key[order][:-1], False) & ~ended[order]
-    advantages, last = np.zeros_like(deltas), 0.0
-    for row in reversed(range(len(deltas))):
-        last = deltas[row] + gamma * gae_lambda * goes_on[row] * last
+    advantages, last = np.empty_like(deltas), 0.0
+    for row, followed in zip(order[::-1], goes_on[::-1]):
+        last = deltas[row] + gamma * gae_lambda * followed * last
         advantages[row] = last
-    result = np.empty_like(advantages)
-    result[order] = advantages
-    return result
+    return advantages
 
 
 # --8<-- [start:chunks]
@@ -891,13 +888,9 @@ if __name__ == "__main__":
     stopping = run.stop_on_signals()
     logger = run.Logger(args, run_dir, global_step)
     league.publish(agent, version)
-    rollouts = (
-        inline_rollouts(args, board, actor)
-        if actor
-        else cluster.ray_rollouts(args, board, Actor, make_storage)
-        if args.ray_address
-        else process_rollouts(args, board)
-    )
+    rollouts = inline_rollouts(args, board, actor) if actor else process_rollouts(args, board)
+    if args.ray_address and not actor:
+        rollouts = cluster.ray_rollouts(args, board, Actor, make_storage)
     start_time, first_step, consistent, done = time.time(), global_step, True, progress(elapsed)
     parts, episodes, times, dropped = [], [], [], 0
 
@@ -936,9 +929,7 @@ if __name__ == "__main__":
             warming_up, losses, passes = bool(args.bc_model) and update <= args.value_warmup_updates, [], 0
             for _ in range(args.update_epochs):
                 kl_sum = 0.0
-                for chunks in torch.randperm(len(starts)).tensor_split(args.num_minibatches):
-                    if not len(chunks):
-                        continue
+                for chunks in torch.randperm(len(starts)).tensor_split(min(args.num_minibatches, len(starts))):
                     with autocast():
                         mb_inds, logprobs, hidden = evaluate_chunks(agent, b, order, starts[chunks], lengths[chunks], device)
                         win_logit = agent.win_logit(hidden.detach() if warming_up else hidden)
@@ -977,11 +968,10 @@ if __name__ == "__main__":
 
             # --- logs, evaluation, checkpoint
             done = progress(elapsed + time.time() - start_time)
-            loss_names = "policy_loss value_loss entropy grad_norm old_approx_kl approx_kl clipfrac"
             metrics = {
                 "charts/SPS": (global_step - first_step) / (time.time() - start_time),
                 "charts/learning_rate": lr,
-                **run.loss_metrics(loss_names, losses),
+                **run.loss_metrics("policy_loss value_loss entropy grad_norm old_approx_kl approx_kl clipfrac", losses),
                 "losses/explained_variance": 1 - float((b_returns - b.values).var() / b_returns.var().clamp(min=1e-8)),
                 "losses/passes": passes,
                 **run.time_metrics(lag, queue_size, np.mean(times, 0).tolist(), learn_time, wait_time),

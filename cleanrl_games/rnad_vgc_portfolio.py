@@ -38,10 +38,9 @@ import torch.nn.functional as F
 
 from cleanrl_games.envs import cluster, exploiters, run, sharing
 from cleanrl_games.envs.sharing import from_flat, to_flat, with_weights
-from cleanrl_games.envs.vgc import PREVIEW, VGCVecEnv, contract, mdbo, require_format
+from cleanrl_games.envs.vgc import PREVIEW, VGCVecEnv, contract, mdbo, require_format, team_mix
 from cleanrl_games.envs.vgc.evaluation import Player, evaluate  # noqa: F401 (tools play a model as its script's Player)
 from cleanrl_games.envs.vgc.match import BASELINES, replay_battles
-from cleanrl_games.envs.vgc.teams import team_mix
 from cleanrl_games.envs.vgc.vocabulary import FLOATS, INTS, LAYOUT, SIZES, columns_of
 
 # Names that users of similar trainers type, and what they are called here.
@@ -1115,13 +1114,9 @@ if __name__ == "__main__":
     stopping = run.stop_on_signals()
     logger = run.Logger(args, run_dir, global_step)
     pool.publish(agent, version)
-    rollouts = (
-        inline_rollouts(args, board, actor)
-        if actor
-        else cluster.ray_rollouts(args, board, Actor, make_storage)
-        if args.ray_address
-        else process_rollouts(args, board)
-    )
+    rollouts = inline_rollouts(args, board, actor) if actor else process_rollouts(args, board)
+    if args.ray_address and not actor:
+        rollouts = cluster.ray_rollouts(args, board, Actor, make_storage)
     start_time, first_step, consistent, done = time.time(), global_step, True, progress(elapsed)
     parts, episodes, times, dropped, exploiter = [], [], [], 0, None
 
@@ -1180,9 +1175,7 @@ if __name__ == "__main__":
             nearest_counts, reference_kls = torch.zeros(len(b_references)), []
             for _ in range(args.update_epochs):
                 kl_sum = 0.0
-                for chunks in torch.randperm(len(starts)).tensor_split(args.num_minibatches):
-                    if not len(chunks):
-                        continue
+                for chunks in torch.randperm(len(starts)).tensor_split(min(args.num_minibatches, len(starts))):
                     with autocast():
                         mb_inds, logprobs, hidden = evaluate_chunks(agent, b, order, starts[chunks], lengths[chunks], device)
                         win_logit = agent.win_logit(hidden.detach() if warming_up else hidden)

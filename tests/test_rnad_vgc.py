@@ -228,6 +228,8 @@ def test_words_and_settings(tmp_path, monkeypatch):
         script.check_args(script.Args(heuristics_fraction=0.9))
     with pytest.raises(SystemExit, match="--buffer-size 16"):
         script.check_args(script.Args(buffer_size=16))
+    with pytest.raises(SystemExit, match="Unknown battle format 'gen9vgc1999'"):
+        script.check_args(script.Args(battle_format="gen9vgc1999"))
     (tmp_path / "exploiter_registry.json").write_text('{"exploiters": [')
     with pytest.raises(SystemExit, match="not a readable registry"):
         exploiters.read_registry(tmp_path)

@@ -1,7 +1,7 @@
 """VGC doubles on the real Showdown simulator, at its own speed. The door: everything a script needs, loaded when it is used.
 
 VGCVecEnv      many battles, both sides open, every pending decision in one batch          vec_env.py
-TeamPool       teams from PokePaste files, shipped or generated                            teams.py
+TeamPool       teams from PokePaste files, shipped or generated; team_mix: several of them teams.py
 encode, decode, mask, joint_mask, choice, to_order, from_order     the MDBO action space   mdbo.py
 VGCPlayer      a policy as a poke-env Player, for real Showdown servers                    player.py
 contract_hash  what a policy sees and does, as one hash                                    contract.py
@@ -17,6 +17,7 @@ DOOR = {
     "TURN": "vec_env",
     "END": "vec_env",
     "TeamPool": "teams",
+    "team_mix": "teams",
     "VGCPlayer": "player",
     "encode": "mdbo",
     "decode": "mdbo",
