@@ -609,16 +609,10 @@ def save_model(path, agent, args):
     run.save_model(path, agent.state_dict(), statistics, metadata, args, __file__)
 
 
-def load_model(path):
-    """A run's folder or a model.zip → (agent, metadata)"""
-    return run.load_agent(path, contract.contract_hash(), lambda settings: Agent(settings["hidden_size"], settings["head_size"]))
-
-
-def load_member(args, path):
-    """A model that can stand in this run's league: its network has the same sizes."""
-    agent, metadata = load_model(path)
-    run.check_sizes(path, metadata, args, ("hidden_size", "head_size"))
-    return agent
+def load_model(path, args=None):
+    """A run's folder or a model.zip → (agent, metadata); `args`: of the run whose league it is to join"""
+    sizes = ("hidden_size", "head_size")
+    return run.load_agent(path, contract.contract_hash(), lambda settings: Agent(*(settings[size] for size in sizes)), args, sizes)
 
 
 class League:
@@ -686,7 +680,7 @@ if __name__ == "__main__":
     board = Board(args, len(to_flat(agent)))
     league = League(args, board)
     if args.self_play in ("target", "exploiter"):
-        league.join(Path(args.opponent).name, to_flat(load_member(args, args.opponent)))
+        league.join(Path(args.opponent).name, to_flat(load_model(args.opponent, args)[0]))
     update, global_step, version, elapsed = 0, 0, 0, 0.0
     actor = Actor(args, 0) if args.num_workers == 0 else None
 
@@ -814,7 +808,7 @@ if __name__ == "__main__":
                 league.join(f"snapshot_{global_step}", to_flat(agent))
                 for path in sorted(run_dir.glob("exploiters/*.zip")):
                     if path.name not in {member["name"] for member in league.members}:
-                        league.join(path.name, to_flat(load_member(args, path)))
+                        league.join(path.name, to_flat(load_model(path, args)[0]))
             league.publish(agent, version, self_share())
             consistent, learn_time = True, time.perf_counter() - learn_start
 

@@ -924,16 +924,9 @@ def save_model(path, agent, args):
     run.save_model(path, agent.state_dict(), {}, contract.metadata(args.battle_format), args, __file__)
 
 
-def load_model(path):
-    """A run's folder or a model.zip → (agent, metadata)"""
-    return run.load_agent(path, contract.contract_hash(), make_agent)
-
-
-def load_member(args, path):
-    """A model that can stand in this run's pool: its network has the same sizes."""
-    agent, metadata = load_model(path)
-    run.check_sizes(path, metadata, args, ("width", "embedding_width", "lstm_size", "attention_heads"))
-    return agent
+def load_model(path, args=None):
+    """A run's folder or a model.zip → (agent, metadata); `args`: of the run whose pool it is to join"""
+    return run.load_agent(path, contract.contract_hash(), make_agent, args, ("width", "embedding_width", "lstm_size", "attention_heads"))
 
 
 class Pool:
@@ -1061,7 +1054,7 @@ if __name__ == "__main__":
         if actor and checkpoint["actor"]:
             actor.load_state_dict(checkpoint["actor"])
     elif args.opponent:
-        pool.join(OPPONENT, Path(args.opponent).name, to_flat(load_member(args, args.opponent)))
+        pool.join(OPPONENT, Path(args.opponent).name, to_flat(load_model(args.opponent, args)[0]))
     elif args.bc_model:
         pool.join(BC, "bc", to_flat(agent))
 
@@ -1069,7 +1062,7 @@ if __name__ == "__main__":
         """The registry, not the checkpoint, says who is an exploiter: what was registered before a crash is here after it."""
         for entry in exploiters.read_registry(run_dir):
             if entry["in_pool"] and entry["model"] not in joined:
-                pool.join(EXPLOITER, entry["model"], to_flat(load_member(args, run_dir / entry["model"])))
+                pool.join(EXPLOITER, entry["model"], to_flat(load_model(run_dir / entry["model"], args)[0]))
                 joined.add(entry["model"])
 
     joined = set(checkpoint["retired"]) if checkpoint else set()  # an exploiter that the pool has outgrown does not come back
@@ -1253,9 +1246,8 @@ if __name__ == "__main__":
                 "league/size": len(pool.members),
                 "elo/agent": pool.elo,
             }
-            for place, (share, kl) in enumerate(
-                zip((nearest_counts / nearest_counts.sum()).tolist(), torch.stack(reference_kls).mean(0).tolist())
-            ):
+            shares, kls = nearest_counts / nearest_counts.sum(), torch.stack(reference_kls).mean(0)
+            for place, (share, kl) in enumerate(zip(shares.tolist(), kls.tolist())):
                 metrics |= {f"portfolio/{place}_chosen": share, f"portfolio/{place}_kl": kl}
             metrics |= {f"curriculum/{name}": share for name, share in zip(KINDS, pool.probabilities().tolist()) if share}
             if len(scores := results[results[:, 0] != SELF, 2]):

@@ -337,7 +337,7 @@ def test_bad_files_get_a_sentence(whole_run, tmp_path):
     with pytest.raises(SystemExit, match="contract 0123"):
         run.load_checkpoint(tmp_path, contract.contract_hash())
     with pytest.raises(SystemExit, match="start this run with --hidden-size"):
-        script.load_member(script.Args(**{**SMALL, "hidden_size": 8}), whole_run)
+        script.load_model(whole_run, script.Args(**{**SMALL, "hidden_size": 8}))
     other = copy.deepcopy(script.Agent(16, 8))
     script.save_model(tmp_path / "small.zip", other, script.Args(**SMALL))  # settings of another network
     with pytest.raises(SystemExit, match="another network"):

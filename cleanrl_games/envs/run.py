@@ -236,25 +236,24 @@ def read_model(path):
         raise SystemExit(f"{path} is not a readable model: {first_line(error)}") from None
 
 
-def load_agent(path, contract_hash, make_agent):
-    """A run's folder or a model.zip → (agent, metadata). `make_agent(settings)` builds the network that the weights are for."""
+def load_agent(path, contract_hash, make_agent, args=None, sizes=()):
+    """A run's folder or a model.zip → (agent, metadata). `make_agent(settings)` builds the network that the weights are for.
+
+    `args`: of the run whose league it is to join, where all networks are alike in the settings named by `sizes`."""
     weights, metadata = read_model(path)
     if metadata.get("contract_hash") != contract_hash:
         raise SystemExit(f"{path} was trained on contract {metadata.get('contract_hash')}, not {contract_hash}: it cannot play here.")
     try:
+        if args and any(getattr(args, name) != metadata["args"][name] for name in sizes):
+            flags = " ".join(f"--{name.replace('_', '-')} {metadata['args'][name]}" for name in sizes)
+            raise SystemExit(
+                f"{path} is a network of other sizes than this run's, and cannot stand in its pool: start this run with {flags}."
+            )
         agent = make_agent(metadata["args"]).eval()
         agent.load_state_dict(weights)
     except (RuntimeError, KeyError) as error:
         raise SystemExit(f"{path} is of another network than this script's: {error}") from None
     return agent, metadata
-
-
-def check_sizes(path, metadata, args, names):
-    """A model stands in a run's league only if its network has the same sizes: `names` are the settings that say them."""
-    sizes = {name: metadata["args"][name] for name in names}
-    if any(getattr(args, name) != size for name, size in sizes.items()):
-        flags = " ".join(f"--{name.replace('_', '-')} {size}" for name, size in sizes.items())
-        raise SystemExit(f"{path} is a network of other sizes than this run's, and cannot stand in its pool: start this run with {flags}.")
 
 
 def take_over(agent, path, flag, contract_hash, action_space):
