@@ -848,7 +848,7 @@ if __name__ == "__main__":
     trained = [parameter for parameter in agent.parameters() if parameter.requires_grad]
     optimizer = torch.optim.Adam(trained, lr=args.learning_rate, eps=1e-5, fused=True)
     num_rollouts = args.rollouts_per_update or max(args.num_workers, 1)
-    sharing.settle(args, make_storage, len(to_flat(agent)))
+    args.sharing = sharing.settle(args, make_storage, len(to_flat(agent)))
     board = Board(args, len(to_flat(agent)))
     league = League(args, board)
     update, global_step, version, elapsed = 0, 0, 0, 0.0

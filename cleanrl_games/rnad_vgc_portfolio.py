@@ -730,9 +730,10 @@ class Actor:
             for kind in np.unique(kinds[shares > 0]).astype(int).tolist():
                 p = shares * (kinds == kind)
                 guests[kind] = np.unique(self.rng.choice(serials, self.args.guests, p=p / p.sum())).astype(int).tolist()
-            for serial in {serial for drawn in guests.values() for serial in drawn} - set(self.members):
+            drawn = {serial for serials_of_kind in guests.values() for serial in serials_of_kind}
+            for serial in drawn - set(self.members):
                 self.members[serial] = with_weights(self.agent, board.snapshots[int(np.flatnonzero(serials == serial)[0])])
-        in_use = {*(serial for drawn in guests.values() for serial in drawn), *self.holder[np.repeat(self.running, 2)].tolist()}
+        in_use = {*drawn, *self.holder[np.repeat(self.running, 2)].tolist()}
         self.members = {serial: policy for serial, policy in self.members.items() if serial in in_use}
         return version, probabilities, guests
 
@@ -746,7 +747,7 @@ class Actor:
             waiting.remove(table)
             self.running[table], self.played[table], self.holder[2 * table : 2 * table + 2] = True, [], 0
             self.kind[table] = SCRIPTED + self.codes[table] - 1 if self.codes[table] else kind if kind in guests else SELF
-            if self.kind[table] not in (SELF, *range(SCRIPTED, len(KINDS))):
+            if SELF < self.kind[table] < SCRIPTED:
                 self.holder[2 * table + self.rng.integers(2)] = self.rng.choice(guests[kind])
 
     def forward(self, policy, batch, rows):
@@ -1031,7 +1032,7 @@ if __name__ == "__main__":
         run.take_over(agent, args.bc_model, "--bc-model", contract.contract_hash(), contract.ACTION_SPACE)
     optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5, fused=True)
     train_batch_size = args.train_batch_size or args.buffer_size * max(args.num_workers, 1)
-    sharing.settle(args, make_storage, len(to_flat(agent)))
+    args.sharing = sharing.settle(args, make_storage, len(to_flat(agent)))
     board = Board(args, len(to_flat(agent)))
     pool = Pool(args, board)
     update, global_step, version, elapsed = 0, 0, 0, 0.0

@@ -1,6 +1,6 @@
-"""Weights as one flat tensor, and tensors that processes share without /dev/shm, for WSL and containers where that is small.
+"""What a learner and its actors hand each other: weights as one flat tensor, an actor's state, and memory that they share.
 
---sharing file_system:
+Without /dev/shm, for WSL and containers where that is small (--sharing file_system):
 
     learner: unlinked temporary file ── mapped ──> MappedTensor ── pickled as /proc/<pid>/fd/<n> ──> actor: the same pages
 
@@ -19,6 +19,8 @@ import tempfile
 import torch
 
 SHM = "/dev/shm"
+
+# --------------------------------------------------------------------------------------------------- weights and states
 
 
 def to_flat(agent):
@@ -58,6 +60,9 @@ def load_actor_state(actor, state):
     return {name: tensor.numpy() for name, tensor in state["arrays"].items()}
 
 
+# -------------------------------------------------------------------------------------------------------- shared memory
+
+
 class MappedTensor(torch.Tensor):
     """A tensor over a mapped file. What is computed with it is a plain tensor; sent to another process it is mapped there too."""
 
@@ -90,10 +95,10 @@ def mapped(tensor):
 
 
 def settle(args, make_storage, num_parameters):
-    """--sharing auto becomes what this machine has room for: two rollouts of each actor, and the board's weights and snapshots."""
+    """What --sharing means on this machine, given what is shared: two rollouts of each actor, the board's weights and snapshots."""
     slot = sum(tensor.nbytes for tensor in make_storage(dataclasses.replace(args, num_workers=0)).values())
     board = 4 * (args.league_size + 1) * num_parameters
-    args.sharing = choose_sharing(args.sharing, 2 * args.num_workers * slot + board)
+    return choose_sharing(args.sharing, 2 * args.num_workers * slot + board)
 
 
 def choose_sharing(sharing, needed):
