@@ -38,9 +38,11 @@ import torch.nn as nn
 
 from cleanrl_games.envs import cluster, inference, run
 from cleanrl_games.envs.rocketleague import NUM_ACTIONS, NUM_OBS, TERM_NAMES, RocketLeagueVecEnv, contract, reward_weights
-from cleanrl_games.envs.rocketleague.match import play_kickoffs, touches_per_minute
+from cleanrl_games.envs.rocketleague.evaluation import Player, rating_match
+from cleanrl_games.envs.rocketleague.match import touches_per_minute
 from cleanrl_games.envs.rocketleague.ratings import ANCHORS, append_games, expected_score, new_rating, rate_match
 from cleanrl_games.envs.rocketleague.rule_policy import RulePolicy
+from cleanrl_games.envs.sharing import from_flat, to_flat, with_weights
 
 # Named sets of values; a flag or a config file overrides them. `fast`, the default, is what the defaults below say: it learns on
 # two CPU cores. `field` is what public bots are trained with on a GPU: a wider network, large batches, small steps.
@@ -365,17 +367,6 @@ class Agent(nn.Module):
         return self.critic(self.step(obs, state)[0]).squeeze(-1)
 
 
-def to_flat(agent):
-    return torch.cat([tensor.detach().flatten().cpu() for tensor in agent.state_dict().values()])
-
-
-def from_flat(agent, flat):
-    offset = 0
-    for tensor in agent.state_dict().values():
-        tensor.copy_(flat[offset : offset + tensor.numel()].view_as(tensor))
-        offset += tensor.numel()
-
-
 # ----------------------------------------------------------------------------------------------------------- pure maths
 
 
@@ -605,8 +596,7 @@ class Actor:
             if chances.sum() > 0 and self_share < 1:
                 guests = np.unique(self.rng.choice(serials, self.args.guests, p=chances / chances.sum())).astype(int).tolist()
             for serial in set(guests) - set(self.members) - set(self.bots):
-                self.members[serial] = copy.deepcopy(self.agent)
-                from_flat(self.members[serial], board.snapshots[int(np.flatnonzero(serials == serial)[0])])
+                self.members[serial] = with_weights(self.agent, board.snapshots[int(np.flatnonzero(serials == serial)[0])])
         entered = int(stage) != self.stage
         if entered:
             self.enter_stage(int(stage))
@@ -709,9 +699,7 @@ class Actor:
         self.env.load_state_dict(arrays)
         self.opponent[:], self.side[:], self.touched[:] = (arrays[name] for name in ("opponent", "side", "touched_in_game"))
         self.memory.copy_(state["memory"])
-        for serial, flat in state["members"].items():
-            self.members[serial] = copy.deepcopy(self.agent)
-            from_flat(self.members[serial], flat)
+        self.members = {serial: with_weights(self.agent, flat) for serial, flat in state["members"].items()}
         for rng, saved in zip((self.rng, self.bots[RULE].rng, self.bots[RANDOM].rng), state["rngs"]):
             rng.bit_generator.state = json.loads(saved)
         self.generator.set_state(state["generator"])
@@ -786,35 +774,6 @@ def central_rollouts(args, board, device):
 # ------------------------------------------------------------------------------------------------ evaluation, checkpoints
 
 
-class Player:
-    """A policy as a player for `play_kickoffs`; each row has its own memory."""
-
-    def __init__(self, agent, seed=1, deterministic=False):
-        self.agent, self.deterministic, self.memory = agent, deterministic, torch.zeros(0, agent.state_size)
-        self.generator = torch.Generator().manual_seed(seed)
-
-    def start(self, rows):
-        """Empties the memory of these rows: a game begins there."""
-        missing = int(rows.max()) + 1 - len(self.memory)
-        self.memory = torch.cat([self.memory, torch.zeros(max(missing, 0), self.agent.state_size)])
-        self.memory[rows] = 0.0
-
-    @torch.no_grad()
-    def act(self, obs, masks, rows, actions):
-        chosen, _, _, self.memory[rows] = self.agent.act(
-            torch.from_numpy(obs[rows]), torch.from_numpy(masks[rows]), self.memory[rows], self.generator, self.deterministic
-        )
-        actions[rows] = chosen.numpy()
-
-
-def rating_match(args, agent, opponent, team_size, seed, video=""):
-    """Kickoffs with sides swapped, against a scripted player (by name) or another agent → (scores, lengths in steps)"""
-    other = RulePolicy(opponent, seed) if isinstance(opponent, str) else Player(opponent, seed + 1)
-    settings = {"action_repeat": args.action_repeat, "max_seconds": args.eval_seconds, "no_touch_seconds": args.eval_seconds}
-    settings |= {"mesh_dir": args.mesh_dir, "generated_meshes": args.generated_meshes}
-    return play_kickoffs(Player(agent, seed), other, args.eval_episodes, seed, team_size, video, **settings)
-
-
 def touch_rate(args, player):
     """In the same half minute of the first stage for whoever plays: games there begin near the ball, so its length matters"""
     small = dataclasses.replace(args, num_agents=12 * math.ceil(args.eval_episodes / 6), state_file="", aerial_focus=0.0)
@@ -874,12 +833,7 @@ class League:
 
 if __name__ == "__main__":
     args = run.parse_args(Args, PRESETS)
-    checkpoint = run.load_checkpoint(args.resume) if args.resume else None
-    if checkpoint and checkpoint.get("contract_hash") != contract.contract_hash():
-        raise SystemExit(
-            f"The checkpoint of {args.resume} sees and does other things (contract {checkpoint.get('contract_hash')}, here "
-            f"{contract.contract_hash()}): go on with the commit that it was made with, or start a new run."
-        )
+    checkpoint = run.load_checkpoint(args.resume, contract.contract_hash()) if args.resume else None
     if args.rollout_steps % args.sequence_length or args.num_agents % 12:
         raise SystemExit("--rollout-steps must be a multiple of --sequence-length, and --num-agents one of 12.")
     stage, last_stage = STAGE_NAMES.index(args.stage), STAGE_NAMES.index(args.final_stage)
@@ -888,14 +842,10 @@ if __name__ == "__main__":
     if not stage_rewards(args, stage, 0).any():
         raise SystemExit(f"With --reward-mode {args.reward_mode} nothing is paid for in stage {args.stage}: begin with --stage score.")
     run_dir = run.make_run_folder(args, __file__)
-    device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if args.device == "auto" else args.device)
-    torch.set_num_threads(args.threads)
-    torch.manual_seed(args.seed)
+    device, autocast, scaler = run.set_up(args)
 
     agent = Agent(args.recurrent, args.rnn_size).to(device)
     optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5)
-    amp_dtype, amp_enabled = run.choose_amp(args.amp, device)
-    scaler = torch.amp.GradScaler(device.type, enabled=amp_enabled and amp_dtype == torch.float16)
     if args.inference == "central" and (args.ray_address or not args.num_workers):
         print("--inference central falls back to worker: it needs actor processes on this machine.", flush=True)
     apart = args.inference == "central" or (args.inference == "auto" and device.type == "cuda")
@@ -917,13 +867,7 @@ if __name__ == "__main__":
     actor = Actor(args, 0) if args.num_workers == 0 else None
 
     if checkpoint:
-        try:
-            agent.load_state_dict(checkpoint["agent"])
-            optimizer.load_state_dict(checkpoint["optimizer"])
-            board.snapshots.copy_(checkpoint["snapshots"])
-        except (RuntimeError, ValueError) as error:
-            raise SystemExit(f"The checkpoint is of another network or league than these settings describe: {error}") from None
-        scaler.load_state_dict(checkpoint["scaler"])
+        run.restore(checkpoint, agent=agent, optimizer=optimizer, scaler=scaler, snapshots=board.snapshots)
         vars(return_rms).update(checkpoint["return_rms"])
         league.members, league.next_serial, league.agent = checkpoint["league"]
         update, global_step, version, elapsed = checkpoint["progress"]
@@ -952,7 +896,6 @@ if __name__ == "__main__":
         """Rating matches, all of them in games.csv, and the touch rate. The models let a run be compared with its own past."""
         global stage_rated, random_touches
         policy, seed = copy.deepcopy(agent).cpu().eval(), args.seed + 7919 * (update + 1)  # not the seed of any actor
-        (run_dir / "models").mkdir(exist_ok=True)
         save_model(run_dir / "models" / f"{global_step}.zip", policy, args, stage)
         size, chances = max(STAGES[stage].team_sizes), league.probabilities()[FIRST_MEMBER:]
         opponents, drawn = league.members[:FIRST_MEMBER], np.random.default_rng([args.seed, update])
@@ -962,10 +905,8 @@ if __name__ == "__main__":
             opponents = opponents + [league.members[FIRST_MEMBER + i] for i in sorted(chosen)]
         results = {}
         for member in opponents:
-            name, other = member["name"], member["name"]
-            if member["serial"] >= FIRST_MEMBER:
-                other = copy.deepcopy(policy)
-                from_flat(other, board.snapshots[member["row"]])
+            name = member["name"]
+            other = with_weights(policy, board.snapshots[member["row"]]) if member["serial"] >= FIRST_MEMBER else name
             video = run_dir / "videos" / f"{global_step}.gif" if args.capture_video and name == "rule" else ""
             if video:
                 video.parent.mkdir(exist_ok=True)
@@ -973,8 +914,7 @@ if __name__ == "__main__":
             course, seconds = rate_match(league.agent, member, scores, size), lengths * args.action_repeat / contract.TICK_RATE
             append_games(run_dir / "games.csv", global_step, STAGE_NAMES[stage], size, "agent", name, scores, seconds, course)
             if name in ANCHORS:
-                rate, low, high = run.wilson(float(scores.mean()), len(scores))
-                results |= {f"eval/{name}": rate, f"eval/{name}_low": low, f"eval/{name}_high": high, f"eval/{name}_n": len(scores)}
+                results |= run.score_metrics(name, scores)
             if name == "rule" and STAGES[stage].measure == "win":
                 stage_scores.extend(scores.tolist())
             stage_rated += len(scores)
@@ -991,16 +931,7 @@ if __name__ == "__main__":
     def to_device(tensor):
         return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
-    stopping = []
-
-    def stop(*_):
-        if stopping:
-            raise KeyboardInterrupt
-        stopping.append(True)
-        print("Stopping after this update; Ctrl-C again to stop at once.", flush=True)
-
-    signal.signal(signal.SIGINT, stop)
-    signal.signal(signal.SIGTERM, stop)
+    stopping = run.stop_on_signals()
     logger = run.Logger(args, run_dir, global_step)
     league.publish(agent, version, stage, stage_rewards(args, stage, stage_update), self_share())
     if actor:
@@ -1017,7 +948,7 @@ if __name__ == "__main__":
         for index, storage, queue_size in rollouts:
             wait_time, learn_start = time.perf_counter() - wait_start, time.perf_counter()
             consistent, s, update, stage_update = False, SimpleNamespace(**storage), update + 1, stage_update + 1
-            rollout_version, rollout_stage, entered, episodes, rollout_time, inference_time, simulator_time = s.info.tolist()
+            rollout_version, rollout_stage, entered, episodes, *seconds = s.info.tolist()
             ended = s.terminated | s.truncated  # (T, A)
 
             # --- rewards, scaled by the std of discounted returns
@@ -1057,7 +988,7 @@ if __name__ == "__main__":
                         to_device(tensor[which, :, car]).transpose(0, 1)  # (L, B, …)
                         for tensor in (c_obs, c_masks, c_keep, c_actions, c_logprobs, c_advantages, c_returns, c_trained)
                     )
-                    with torch.autocast(device.type, amp_dtype, enabled=amp_enabled):
+                    with autocast():
                         features, _ = unroll(mb_obs, to_device(s.states[which, car]), mb_keep)
                         if not mb_trained.all():
                             features, mb_masks, mb_actions, mb_logprobs, mb_advantages, mb_returns = (
@@ -1079,7 +1010,7 @@ if __name__ == "__main__":
                     losses.append(torch.stack([policy_loss, value_loss, entropy, grad_norm, *stats]).detach())
             if not torch.isfinite(torch.stack(losses)).all():
                 raise RuntimeError("The loss is not finite. The last good state is in the checkpoint; try a smaller --learning-rate.")
-            lag, version = version - rollout_version, version + 1
+            lag, version = torch.tensor(version - rollout_version), version + 1
 
             # --- the stage's measure, a snapshot for the league now and then
             results = s.episodes[: int(episodes)]
@@ -1104,14 +1035,8 @@ if __name__ == "__main__":
                 "charts/stage": stage,
                 "charts/touches_per_minute": float(means[contract.TERM_INDEX["touch"]]) * per_minute,
                 "losses/explained_variance": 1 - float(unexplained),
-                "stats/policy_lag_mean": lag,
-                "stats/policy_lag_max": lag,
-                "stats/queue_size": queue_size,
-                "stats/rollout_time": rollout_time,
-                "stats/inference_time": inference_time,
-                "stats/simulator_time": simulator_time,
-                "stats/learn_time": learn_time,
-                "stats/wait_time": wait_time,
+                **run.loss_metrics("policy_loss value_loss entropy grad_norm old_approx_kl approx_kl clipfrac", losses),
+                **run.time_metrics(lag, queue_size, seconds, learn_time, wait_time),
             }
             if len(results):
                 metrics |= {
@@ -1122,8 +1047,6 @@ if __name__ == "__main__":
             for name, kind in (("self", who == SELF), ("rule", who == RULE), ("random", who == RANDOM), ("past", who >= FIRST_MEMBER)):
                 if kind.any():
                     metrics |= {f"win_rate/{name}": float(results[kind, 1].mean()), f"win_rate/{name}_n": int(kind.sum())}
-            names = ("policy_loss", "value_loss", "entropy", "grad_norm", "old_approx_kl", "approx_kl", "clipfrac")
-            metrics |= {f"losses/{name}": value for name, value in zip(names, torch.stack(losses).mean(0).tolist())}
             metrics |= {f"rewards/{term}": value for term, value in zip(TERM_NAMES, (means * board.rewards.numpy()).tolist())}
             finished = done >= 1.0
             if finished or (args.eval_frequency and update % args.eval_frequency == 0):
