@@ -32,7 +32,9 @@ def command(*flags):
 
 def start(folder, *flags):
     words = command(*FLAGS, *flags, "--run-dir", folder)
-    return subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    # A run that nobody listens to writes a line an update, and stands still when the pipe is full: on a busy core that was before its
+    # exploiter had got to its end.
+    return subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, pipesize=1 << 20)
 
 
 def finish(process, code=0, seconds=900):
