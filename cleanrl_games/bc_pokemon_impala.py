@@ -18,7 +18,6 @@ import dataclasses
 import json
 import multiprocessing
 import os
-import signal
 import sys
 import time
 from pathlib import Path
@@ -39,6 +38,7 @@ from cleanrl_games.envs.pokemon.episodes import EpisodeError, load_episodes
 from cleanrl_games.envs.pokemon.experts import ExpertError, Noise, load_expert
 from cleanrl_games.envs.pokemon.picture import save_gif
 from cleanrl_games.envs.pokemon.workers import Inline, Workers
+from cleanrl_games.envs.sharing import from_flat, to_flat
 
 SIZE, NUM_ACTIONS = 84, len(ACTIONS)
 
@@ -229,17 +229,6 @@ class Agent(nn.Module):
         x = obs.permute(0, 1, 4, 2, 3).reshape(batch, 3 * stack, SIZE, SIZE)
         x = x.to(torch.float32, memory_format=torch.channels_last) / 255.0
         return self.head(F.relu(self.hidden(self.stages(x))))
-
-
-def to_flat(agent):
-    return torch.cat([tensor.detach().flatten().cpu() for tensor in agent.state_dict().values()])
-
-
-def from_flat(agent, flat):
-    offset = 0
-    for tensor in agent.state_dict().values():
-        tensor.copy_(flat[offset : offset + tensor.numel()].view_as(tensor))
-        offset += tensor.numel()
 
 
 # ----------------------------------------------------------------------------------------------------------- pure maths
@@ -534,7 +523,7 @@ def load_model(path):
 if __name__ == "__main__":
     start_time = time.time()
     args = run.parse_args(Args, PRESETS)
-    checkpoint = run.load_checkpoint(args.resume) if args.resume else None
+    checkpoint = run.load_checkpoint(args.resume, contract_hash()) if args.resume else None
     if not args.expert_data_dir and not args.expert_episodes and not args.dagger_rounds:
         raise SystemExit("There is nothing to learn from: give --expert-data-dir, --expert-episodes or --dagger-rounds.")
     if not 1 <= args.held_out_worlds < QUEST_SEEDS:
@@ -542,16 +531,12 @@ if __name__ == "__main__":
     run_dir = run.make_run_folder(args, __file__)
     model_dir = Path(args.model_dir) if args.model_dir else run_dir / "models"
     (run_dir / "played").mkdir(exist_ok=True)
-    device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if args.device == "auto" else args.device)
-    torch.set_num_threads(args.threads)
-    torch.manual_seed(args.seed)
+    device, autocast, scaler = run.set_up(args)
     rng = np.random.default_rng(args.seed)
 
     agent = Agent(args.frame_stack, args.hidden_dim).to(device)
     target = copy.deepcopy(agent)
     optimizer = torch.optim.AdamW(agent.parameters(), lr=args.learning_rate, weight_decay=args.weight_decay)
-    amp_dtype, amp_enabled = run.choose_amp(args.amp, device)
-    scaler = torch.amp.GradScaler(device.type, enabled=amp_enabled and amp_dtype == torch.float16)
     forward = torch.compile(agent) if args.compile else agent
     data, priorities = Demonstrations(args), Priorities()
     update, elapsed, rounds, next_round, jobs_made, best_score, expert_milestones = 0, 0.0, 0, 0, 0, [-1.0, -1.0], 0.0
@@ -570,13 +555,7 @@ if __name__ == "__main__":
         frames = Frames(SIZE)
     data.add_files(episodes, frames)
     if checkpoint:
-        try:
-            agent.load_state_dict(checkpoint["agent"])
-            target.load_state_dict(checkpoint["target"])
-            optimizer.load_state_dict(checkpoint["optimizer"])
-        except (RuntimeError, ValueError) as error:
-            raise SystemExit(f"The checkpoint is of another network than these settings describe: {error}") from None
-        scaler.load_state_dict(checkpoint["scaler"])
+        run.restore(checkpoint, agent=agent, target=target, optimizer=optimizer, scaler=scaler)
         for name in checkpoint["segments"]:
             data.add_segment(run_dir / "played" / name)
         update, elapsed, rounds, next_round, jobs_made, best_score, expert_milestones = checkpoint["progress"]
@@ -589,6 +568,7 @@ if __name__ == "__main__":
             "agent": agent.state_dict(), "target": target.state_dict(), "optimizer": optimizer.state_dict(), "scaler": scaler.state_dict(),
             "segments": data.segments, "progress": [update, elapsed + time.time() - start_time, rounds, next_round, jobs_made, best_score, expert_milestones],
             "priorities": torch.from_numpy(priorities.values), "torch_rng": torch.get_rng_state(), "rng": json.dumps(rng.bit_generator.state),
+            "contract_hash": contract_hash(),
         }  # fmt: skip
         run.write_atomically(run_dir / "checkpoint.pt", lambda path: torch.save(state, path))
         save_model(run_dir / "model.zip", agent.state_dict(), args)
@@ -676,16 +656,7 @@ if __name__ == "__main__":
             metrics |= {"stats/actor_steps_per_s": result["steps"] / result["seconds"], "stats/inference_time": result["inference_time"]}
         return metrics
 
-    stopping = []
-
-    def stop(*_):
-        if stopping:
-            raise KeyboardInterrupt
-        stopping.append(True)
-        print("Stopping after this update; Ctrl-C again to stop at once.", flush=True)
-
-    signal.signal(signal.SIGINT, stop)
-    signal.signal(signal.SIGTERM, stop)
+    stopping = run.stop_on_signals()
     logger = run.Logger(args, run_dir, update)
     priorities.grow(len(data))
     first_update, losses, clock, due, consistent = update, [], time.perf_counter(), False, True
@@ -727,7 +698,7 @@ if __name__ == "__main__":
                 mb_inds = teaching[rng.integers(len(teaching), size=args.batch_size)]
             labels = data.tensor("actions", mb_inds, device)
             obs = data.observations(mb_inds).to(device, non_blocking=True)
-            with torch.autocast(device.type, amp_dtype, enabled=amp_enabled):
+            with autocast():
                 outputs = forward(obs).float()
             if args.algo == "bc":
                 # no weights make up for how often a state is drawn: its label is the same every time, so nothing is biased
@@ -735,7 +706,7 @@ if __name__ == "__main__":
                 errors = 1 - outputs.softmax(-1).gather(-1, labels[:, None]).squeeze(-1)
                 parts = {"policy_loss": loss}
             else:
-                with torch.no_grad(), torch.autocast(device.type, amp_dtype, enabled=amp_enabled):
+                with torch.no_grad(), autocast():
                     next_obs = data.observations(mb_inds, ahead=data.columns["has_next"][mb_inds].astype(int)[:, None]).to(device)
                     next_q, next_q_target = forward(next_obs).float(), target(next_obs).float()
                 rewards, terminated = (data.tensor(name, mb_inds, device) for name in ("rewards", "terminated"))
