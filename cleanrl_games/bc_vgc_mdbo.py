@@ -597,8 +597,7 @@ if __name__ == "__main__":
             epoch, position = (epoch + 1, 0) if position == len(batches) else (epoch, position)
             metrics = {"charts/epoch": epoch} | run.loss_metrics(loss_names, losses)
             metrics |= validate(agent, demos, valid, device, args.minibatch_size)
-            if not math.isfinite(metrics["losses/valid_policy_loss"]):
-                raise SystemExit("The loss is not finite. The last good state is in the checkpoint; try a smaller --learning-rate.")
+            run.check_finite([torch.tensor(metrics["losses/valid_policy_loss"])])
             if metrics["losses/valid_policy_loss"] < best:
                 best = metrics["losses/valid_policy_loss"]
                 save_model(run_dir / "model.zip", agent, args)

@@ -791,8 +791,7 @@ if __name__ == "__main__":
                     scaler.step(optimizer)
                     scaler.update()
                     losses.append(torch.stack([policy_loss, value_loss, entropy.mean(), grad_norm, *stats]).detach())
-            if losses and not torch.isfinite(torch.stack(losses)).all():
-                raise RuntimeError("The loss is not finite. The last good state is in the checkpoint; try a smaller --learning-rate.")
+            run.check_finite(losses)
 
             # --- statistics move after the update, so that it saw the same observations as the actor
             obs_rms.update(b_obs[b_inds])

@@ -953,8 +953,7 @@ if __name__ == "__main__":
                 passes += 1
                 if args.target_kl and kl_sum / len(b.key) > args.target_kl:
                     break
-            if not torch.isfinite(torch.stack(losses)).all():
-                raise RuntimeError("The loss is not finite. The last good state is in the checkpoint; try a smaller --learning-rate.")
+            run.check_finite(losses)
             version += 1
 
             # --- the league: results of the battles that ended, a snapshot now and then

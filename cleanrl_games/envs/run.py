@@ -125,6 +125,12 @@ def stop_on_signals(after="update"):
     return stopping
 
 
+def check_finite(losses):
+    """Ends a run that has diverged, before its weights are saved or handed to anybody."""
+    if losses and not torch.isfinite(torch.stack(losses)).all():
+        raise SystemExit("The loss is not finite. The last good state is in the checkpoint; try a smaller --learning-rate.")
+
+
 # ---------------------------------------------------------------------------------------------------------------- files
 
 
