@@ -74,11 +74,11 @@ class Stage:
     measure: Literal["touch", "goal", "win"]  # the share of cars that touch, of games with a goal, of rating matches won against `rule`
 
 
-# Boost and the like would be paid before the ball is ever hit; the way to the ball is paid more than later, when hitting it is.
-DRIVING = {"touch": 1.0, "touch_strength": 1.0, "touch_height": 1.0, "speed_to_ball": 3.0, "face_ball": 3.0}
+# Boost and the like would be paid before the ball is ever hit; the way to the ball and a mere touch are paid more than later.
+DRIVING = {"touch": 3.0, "touch_strength": 1.0, "touch_height": 1.0, "speed_to_ball": 3.0, "face_ball": 3.0}
 STAGES = (
     Stage("touch", (1,), {"near_ball": 2, "random": 1, "kickoff": 1}, 20, 10, 0.0, 1.0, False, 0.0, False, DRIVING, "touch"),
-    Stage("score", (1,), {"goal_approach": 2, "near_ball": 1, "random": 1, "kickoff": 1}, 30, 15, 1.0, 1.0, True, 0.0, False, {}, "goal"),
+    Stage("score", (1,), {"goal_approach": 2, "near_ball": 1, "random": 1, "kickoff": 1}, 60, 15, 1.0, 1.0, True, 0.0, False, {}, "goal"),
     Stage("1v1", (1,), {"kickoff": 3, "random": 1, "goal_approach": 1, "near_ball": 1}, 120, 20, 1.0, 0.5, True, 0.0, True, {}, "win"),
     Stage("2v2", (1, 2), {"kickoff": 3, "random": 1, "goal_approach": 1, "near_ball": 1}, 180, 20, 1.0, 0.3, True, 0.3, True, {}, "win"),
     Stage("3v3", (1, 2, 3), {"kickoff": 3, "random": 1, "goal_approach": 1, "near_ball": 1}, 300, 30, 1.0, 0.2, True, 0.6, True, {}, "win"),

@@ -32,7 +32,7 @@ REWARD_PRESETS = {
         "ball_speed_to_goal": 0.2, "boost_gained": 0.5, "boost_lost": -0.2, "save": 2.0, "demo": 1.0, "demoed": -1.0,
     },
     "hybrid": {
-        "goal": 10.0, "concede": -8.0, "touch": 0.3, "touch_strength": 2.0, "speed_to_ball": 0.02, "face_ball": 0.003, "air": 0.001,
+        "goal": 10.0, "concede": -8.0, "touch": 0.1, "touch_strength": 2.0, "speed_to_ball": 0.02, "face_ball": 0.003, "air": 0.001,
         "ball_speed_to_goal": 0.1, "boost_gained": 0.3, "boost_kept": 0.005, "save": 2.0, "demo": 1.0, "demoed": -1.0,
     },
 }  # fmt: skip
