@@ -219,7 +219,8 @@ def test_rewards_go_over_from_one_stage_to_the_next():
     touch, goal = contract.TERM_INDEX["touch"], contract.TERM_INDEX["goal"]
     base = script.reward_weights("hybrid")
     first, second, third = script.STAGE_NAMES.index("touch"), script.STAGE_NAMES.index("score"), script.STAGE_NAMES.index("1v1")
-    assert script.stage_rewards(args, first, 0)[goal] == 0 and script.stage_rewards(args, first, 0)[touch] == base[touch]
+    assert script.stage_rewards(args, first, 0)[goal] == 0
+    assert script.stage_rewards(args, first, 0)[touch] == pytest.approx(base[touch] * script.DRIVING["touch"])
     assert script.stage_rewards(args, second, 0)[goal] == 0
     assert script.stage_rewards(args, second, 50)[goal] == pytest.approx(base[goal] / 2)
     assert script.stage_rewards(args, second, 1000)[goal] == base[goal]
@@ -227,9 +228,8 @@ def test_rewards_go_over_from_one_stage_to_the_next():
     begun_there = dataclasses.replace(args, stage="1v1")
     assert script.stage_rewards(begun_there, third, 0)[goal] == base[goal]
     high = dataclasses.replace(args, aerial_focus=0.5, reward_weights=("touch=7",))
-    assert (
-        script.stage_rewards(high, first, 0)[touch] == 7 and script.stage_rewards(high, first, 0)[contract.TERM_INDEX["touch_height"]] > 0
-    )
+    assert script.stage_rewards(high, second, 1000)[touch] == 7
+    assert script.stage_rewards(high, first, 0)[contract.TERM_INDEX["touch_height"]] > 0
 
 
 # ---------------------------------------------------------------------------------------------------------------- actor

@@ -161,7 +161,7 @@ def make_rlgym(size, equivalent):
 
     builder, rewards = (
         obs_builders.DefaultObs(zero_padding=3),
-        [(reward_functions.GoalReward(), 10.0), (reward_functions.TouchReward(), 0.3)],
+        [(reward_functions.GoalReward(), 10.0), (reward_functions.TouchReward(), 0.1)],
     )
     if equivalent:
         builder, components = equivalents(rocket_league)
