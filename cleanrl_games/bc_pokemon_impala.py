@@ -737,15 +737,13 @@ if __name__ == "__main__":
                 target.load_state_dict(agent.state_dict())
             accuracy = (outputs.argmax(-1) == labels).float().mean()
             losses.append(torch.stack([loss, grad_norm, accuracy, *parts.values()]).detach())
+            run.check_finite(losses[-1:])
             consistent = True
             learn_time += time.perf_counter() - learn_start
 
             # --- logs, validation, checkpoint
             if update % args.log_frequency == 0 or metrics or progress() >= 1.0:
-                means = torch.stack(losses).mean(0)
-                if not torch.isfinite(means).all():
-                    raise RuntimeError("The loss is not finite. The last good state is in the checkpoint; try a smaller --learning-rate.")
-                metrics |= {f"losses/{name}": value for name, value in zip(("loss", "grad_norm", "accuracy", *parts), means.tolist())}
+                metrics |= run.loss_metrics(" ".join(("loss", "grad_norm", "accuracy", *parts)), losses)
                 validation = np.flatnonzero(data.columns["validation"])
                 if len(validation) and update % args.log_frequency == 0:
                     chosen = validation[rng.integers(len(validation), size=256)]

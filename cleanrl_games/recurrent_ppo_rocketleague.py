@@ -1008,8 +1008,7 @@ if __name__ == "__main__":
                     scaler.step(optimizer)
                     scaler.update()
                     losses.append(torch.stack([policy_loss, value_loss, entropy, grad_norm, *stats]).detach())
-            if not torch.isfinite(torch.stack(losses)).all():
-                raise RuntimeError("The loss is not finite. The last good state is in the checkpoint; try a smaller --learning-rate.")
+            run.check_finite(losses)
             lag, version = torch.tensor(version - rollout_version), version + 1
 
             # --- the stage's measure, a snapshot for the league now and then

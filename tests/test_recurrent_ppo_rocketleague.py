@@ -432,6 +432,16 @@ def test_other_versions_and_senseless_settings_get_a_sentence(whole_run, tmp_pat
     assert not (tmp_path / "a").exists()
 
 
+def test_a_run_that_diverges_ends_in_a_sentence_and_keeps_its_last_good_state(tmp_path):
+    output = finish(
+        start(tmp_path / "run", "--num-workers", 0, "--learning-rate", 0, "--learning-rate-final", 1e35, "--checkpoint-frequency", 1),
+        code=1,
+    )
+    assert "The loss is not finite" in output and "Traceback" not in output
+    kept = run.load_checkpoint(tmp_path / "run")["agent"].values()
+    assert all(torch.isfinite(tensor).all() for tensor in kept)
+
+
 def processes_after_updates(process, folder, updates=2):
     """Waits for so many updates → the run's own processes, in the order of their start"""
     path, end = folder / "metrics.jsonl", time.time() + 600
