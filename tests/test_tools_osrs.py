@@ -190,6 +190,9 @@ def test_another_scripts_code_runs_only_when_trusted(folder, tmp_path, monkeypat
     assert Path(trusted.script.__file__) == copy
     assert sys.path == search_path
     assert models.load(tmp_path, trust_source=True).script is trusted.script
+    (tmp_path / "models").mkdir()
+    earlier = Path(shutil.copy(path, tmp_path / "models" / "100.zip"))
+    assert models.load(earlier, trust_source=True).script is trusted.script, "a run's earlier models have their script one folder up"
 
     copy.write_text(source + "# changed since\n")
     marker.unlink()
