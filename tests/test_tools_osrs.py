@@ -193,6 +193,8 @@ def test_another_scripts_code_runs_only_when_trusted(folder, tmp_path, monkeypat
     (tmp_path / "models").mkdir()
     earlier = Path(shutil.copy(path, tmp_path / "models" / "100.zip"))
     assert models.load(earlier, trust_source=True).script is trusted.script, "a run's earlier models have their script one folder up"
+    monkeypatch.chdir(earlier.parent)
+    assert models.load("100.zip", trust_source=True).script is trusted.script
 
     copy.write_text(source + "# changed since\n")
     marker.unlink()

@@ -107,7 +107,7 @@ def find_script(path, metadata, trust_source=False):
             return script
     said = f"{path} was made by {metadata['script']} with hash {wanted}, and no script in {SCRIPTS.name}/ has that hash."
     commit = f"check out the commit that has it (git log -- {SCRIPTS.name}/{metadata['script']})"
-    copies = [path.with_name("script.py"), path.parent.with_name("script.py")]  # the second for the models/ of a run
+    copies = [folder / "script.py" for folder in path.resolve().parents[:2]]  # the second for the models/ of a run
     copy = next((copy for copy in copies if copy.is_file()), None)
     if copy is None:
         raise ModelError(f"{said} There is no script.py beside the model either: {commit}, or put the run's script.py there.")
