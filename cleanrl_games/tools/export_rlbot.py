@@ -28,7 +28,7 @@ from cleanrl_games.tools import models
 
 NEEDED = ("gymnasium", "numba", "numpy", "PyYAML", "rocketsim", "torch", "tyro")  # of requirements.txt
 RLBOT = "rlbot==2.0.0b52"  # brings the packets' types
-SHARED = ("__init__.py", *(f"envs/{name}.py" for name in ("__init__", "cluster", "inference", "jit", "run", "sharing")))
+SHARED = ("__init__.py", *(f"envs/{name}.py" for name in ("__init__", "cache", "cluster", "inference", "jit", "run", "sharing")))
 
 BOT = '''"""A policy of cleanrl_games under RLBot v5. Made by tools/export_rlbot.py; {source}."""
 

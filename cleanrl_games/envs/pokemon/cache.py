@@ -28,6 +28,8 @@ import torch.nn.functional as F
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from cleanrl_games.envs.cache import cache_folder
+
 from .episodes import EpisodeError, read_frames
 
 RESIZE = "torch-bilinear-antialias-uint8"  # in the header: resizers differ by some grey levels, and a network notices
@@ -86,7 +88,7 @@ class Frames:
 
 
 def cache_root():
-    return Path(os.environ.get("CLEANRL_GAMES_CACHE") or Path.home() / ".cache" / "cleanrl_games").expanduser() / "pokemon_frames"
+    return cache_folder() / "pokemon_frames"
 
 
 def cache_key(episodes, size):

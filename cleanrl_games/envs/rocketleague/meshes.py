@@ -12,18 +12,18 @@ The cache is `$CLEANRL_GAMES_CACHE`, else `~/.cache/cleanrl_games`. A mesh folde
 """
 
 import errno
-import fcntl
 import hashlib
 import os
 import shutil
 import subprocess
 import sys
 import tarfile
-import time
 from pathlib import Path
 
 import numpy as np
 import RocketSim
+
+from cleanrl_games.envs.cache import cache_folder, one_at_a_time
 
 FETCH_TIMEOUT = 600
 # name: (version, SHA-256 of the source archive). The first brings the meshes; the second makes it importable, for tests and benches.
@@ -45,10 +45,6 @@ _loaded = None  # the folder this process gave to RocketSim, which takes one and
 
 class MeshError(RuntimeError):
     """Collision meshes are missing, damaged or not the ones meant; the message says what to do."""
-
-
-def cache_folder():
-    return Path(os.environ.get("CLEANRL_GAMES_CACHE") or Path.home() / ".cache" / "cleanrl_games").expanduser()
 
 
 # ---------------------------------------------------------------------------------------------------------------- check
@@ -95,38 +91,13 @@ def fetch_package(name):
     final = cache_folder() / f"{name}-{version}"
     if final.is_dir():
         return final
-    try:
-        final.parent.mkdir(parents=True, exist_ok=True)
-        lock = open(final.with_name(f"{final.name}.lock"), "w")  # noqa: SIM115 (held until the end of the block below)
-    except OSError as error:
-        raise MeshError(
-            f"The cache folder {final.parent} cannot be written ({error.strerror}). Set CLEANRL_GAMES_CACHE to a folder that can."
-        ) from error
-    with lock:
-        wait_for(lock, final)
+    with one_at_a_time(final, FETCH_TIMEOUT + 60, f"fetching {final.name} into {final.parent}", MeshError):
         if not final.is_dir():  # otherwise another process did the work while this one waited
             fetch_into(final, name, version, digest)
     return final
 
 
-def wait_for(lock, final):
-    deadline, told = time.monotonic() + FETCH_TIMEOUT + 60, False
-    while True:
-        try:
-            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if not told:
-                print(f"Another process is fetching {final.name} into {final.parent}; waiting for it.", file=sys.stderr, flush=True)
-                told = True
-            if time.monotonic() > deadline:
-                raise MeshError(f"Waited too long for {lock.name}: another process holds it. End that process and retry.") from None
-            time.sleep(0.2)
-
-
 def fetch_into(final, name, version, digest):
-    # Leftovers of a process that was killed; safe to remove because the lock is held.
-    for stale in final.parent.glob(f"{final.name}.tmp-*"):
-        shutil.rmtree(stale, ignore_errors=True)
     work = final.with_name(f"{final.name}.tmp-{os.getpid()}")
     print(f"Fetching {name} {version} into {final} (once, ~0.1 MB) …", file=sys.stderr, flush=True)
     try:

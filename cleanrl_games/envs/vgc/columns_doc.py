@@ -4,10 +4,9 @@ python -m cleanrl_games.envs.vgc columns [--check]
 """
 
 import argparse
-import os
-import sys
 from pathlib import Path
 
+from cleanrl_games.envs.vgc.vocab_file import renew
 from cleanrl_games.envs.vgc.vocabulary import COLUMNS, FLOATS, INTS, LAYOUT, SIZES
 
 DOC = Path(__file__).resolve().parents[3] / "docs" / "vgc_features.md"
@@ -52,16 +51,4 @@ def add_arguments(parser: argparse.ArgumentParser):
 
 
 def run(args: argparse.Namespace) -> int:
-    text = DOC.read_text(encoding="utf-8")
-    updated = with_table(text)
-    if text == updated:
-        print(f"{DOC} is up to date")
-        return 0
-    if args.check:
-        print(f"The table in {DOC} is not what columns.json gives; run this command without --check.", file=sys.stderr)
-        return 1
-    temporary = DOC.with_suffix(".tmp")
-    temporary.write_text(updated, encoding="utf-8")
-    os.replace(temporary, DOC)
-    print(f"wrote {DOC}")
-    return 0
+    return renew(DOC, with_table(DOC.read_text(encoding="utf-8")), args.check, "columns.json")

@@ -12,7 +12,6 @@ The cache is `$CLEANRL_GAMES_CACHE`, else `~/.cache/cleanrl_games`.
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -23,6 +22,8 @@ import sys
 import time
 from functools import cache
 from pathlib import Path
+
+from cleanrl_games.envs.cache import cache_folder, one_at_a_time
 
 SHOWDOWN_SOURCES = Path(__file__).resolve().parent / "showdown"
 OLDEST_NODE = 18  # what the package's prebuilt files were tried with; older ones lack APIs the server uses
@@ -38,10 +39,6 @@ process.stdout.write(JSON.stringify(formats.map(f => [f.id, f.name])));
 
 class InstallError(RuntimeError):
     """Node or Showdown could not be found or installed; the message says what to do."""
-
-
-def cache_folder() -> Path:
-    return Path(os.environ.get("CLEANRL_GAMES_CACHE") or Path.home() / ".cache" / "cleanrl_games").expanduser()
 
 
 @cache
@@ -117,15 +114,7 @@ def ensure_showdown() -> Path:
     final = showdown_path()
     if final.is_dir() and broken(final) is None:
         return final
-    try:
-        final.parent.mkdir(parents=True, exist_ok=True)
-        lock = open(final.with_suffix(".lock"), "w")  # noqa: SIM115 (held until the end of the block below)
-    except OSError as error:
-        raise InstallError(
-            f"The cache folder {final.parent} cannot be written ({error.strerror}). Set CLEANRL_GAMES_CACHE to a folder that can."
-        ) from error
-    with lock:
-        wait_for(lock, final)
+    with one_at_a_time(final, NPM_TIMEOUT + 60, f"installing Showdown into {final}", InstallError):
         reason = broken(final) if final.is_dir() else None
         if final.is_dir() and reason is None:  # another process did the work while this one waited
             return final
@@ -135,24 +124,7 @@ def ensure_showdown() -> Path:
     return final
 
 
-def wait_for(lock, final: Path) -> None:
-    deadline, told = time.monotonic() + NPM_TIMEOUT + 60, False
-    while True:
-        try:
-            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if not told:
-                print(f"Another process is installing Showdown into {final}; waiting for it.", file=sys.stderr, flush=True)
-                told = True
-            if time.monotonic() > deadline:
-                raise InstallError(f"Waited too long for {lock.name}: another process holds it. End that process and retry.") from None
-            time.sleep(0.2)
-
-
 def install_into(final: Path) -> None:
-    # Leftovers of an installer that was killed; safe to remove because the lock is held.
-    for stale in final.parent.glob(f"{final.name}.tmp-*"):
-        shutil.rmtree(stale, ignore_errors=True)
     work = final.with_name(f"{final.name}.tmp-{os.getpid()}")
     started = time.monotonic()
     print(f"Installing pokemon-showdown into {final} (once, ~154 MB) …", file=sys.stderr, flush=True)

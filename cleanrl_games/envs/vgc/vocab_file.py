@@ -26,17 +26,20 @@ def add_arguments(parser: argparse.ArgumentParser):
     parser.add_argument("--check", action="store_true", help="write nothing, exit with 1 if the file is not up to date")
 
 
-def run(args: argparse.Namespace) -> int:
-    path = FOLDER / "vocab.json"
-    text = build()
+def renew(path, text: str, check: bool, source: str) -> int:
+    """Writes the file if it is not what its source gives, or with `check` only says so → exit code"""
     if path.exists() and path.read_text(encoding="utf-8") == text:
         print(f"{path} is up to date")
         return 0
-    if args.check:
-        print(f"{path} is not what the installed package gives; run this command without --check.", file=sys.stderr)
+    if check:
+        print(f"{path} is not what {source} gives; run this command without --check.", file=sys.stderr)
         return 1
     temporary = path.with_suffix(".tmp")
     temporary.write_text(text, encoding="utf-8")
     os.replace(temporary, path)
     print(f"wrote {path}")
     return 0
+
+
+def run(args: argparse.Namespace) -> int:
+    return renew(FOLDER / "vocab.json", build(), args.check, "the installed package")
