@@ -537,7 +537,7 @@ if __name__ == "__main__":
     agent = Agent(args.frame_stack, args.hidden_dim).to(device)
     target = copy.deepcopy(agent)
     optimizer = torch.optim.AdamW(agent.parameters(), lr=args.learning_rate, weight_decay=args.weight_decay)
-    forward = torch.compile(agent) if args.compile else agent
+    forward = run.compiled(args, agent, device)
     data, priorities = Demonstrations(args), Priorities()
     update, elapsed, rounds, next_round, jobs_made, best_score, expert_milestones = 0, 0.0, 0, 0, 0, [-1.0, -1.0], 0.0
 

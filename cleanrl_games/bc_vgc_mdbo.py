@@ -29,10 +29,11 @@ import torch.nn.functional as F
 
 from cleanrl_games.envs import run
 from cleanrl_games.envs.vgc import PREVIEW, contract, demonstrations, mdbo, require_format
+from cleanrl_games.envs.vgc.choices import NUM_PREVIEW, NUM_SLOT, TwoChoices, choices_of
 from cleanrl_games.envs.vgc.collect import CollectingView, collect
 from cleanrl_games.envs.vgc.evaluation import Player, evaluate  # noqa: F401 (tools play a model as its script's Player)
 from cleanrl_games.envs.vgc.replay_actions import collect_replays
-from cleanrl_games.envs.vgc.vocabulary import LAYOUT, SIZES, columns_of
+from cleanrl_games.envs.vgc.vocabulary import LAYOUT, columns_of, id_bags
 
 
 @dataclasses.dataclass
@@ -131,7 +132,6 @@ class Args:
 # ------------------------------------------------------------------------------------------------------------- networks
 
 # --8<-- [start:network]
-NUM_SLOT, NUM_PREVIEW, NUM_JOINT = mdbo.SLOT_ACTIONS, mdbo.NUM_PREVIEWS, mdbo.NUM_ACTIONS  # 45, 90, 2025
 NUM_HITS = 32  # what a move does to a foe is told in so many numbers
 
 
@@ -142,19 +142,12 @@ def linear(fan_in, fan_out, std=2**0.5):
     return layer
 
 
-def masked_log_softmax(logits, legal):
-    """In float32; illegal entries get probability 0 exactly, and no gradient."""
-    logits = logits.float()
-    return logits.masked_fill(~legal, torch.finfo(logits.dtype).min).log_softmax(-1)
-
-
-class Agent(nn.Module):
+class Agent(TwoChoices):
     """Embeddings for ids, a token per Pokémon, attention over the twelve, an LSTM over a battle's decisions, three heads.
 
-    A decision is two choices, one after the other: a turn's are slot 0 and slot 1 (45 each, joint number 45 · slot 0 + slot 1), a
-    preview's are the preview (90) and nothing. So every policy is a table of log-probs (B, 2, 90), padded with illegal entries.
-    A move's logit is made of what the situation asks for, of the move, of its target and of both together; a switch's of the
-    Pokémon that would come in: what is learned about a move or a Pokémon holds in every slot of every team.
+    A decision is two choices, one after the other, the second given the first. A move's logit is made of what the situation asks
+    for, of the move, of its target and of both together; a switch's of the Pokémon that would come in: what is learned about a move
+    or a Pokémon holds in every slot of every team.
     """
 
     def __init__(self, width=64, embedding_width=128, hidden_size=192, attention_heads=4):
@@ -164,26 +157,17 @@ class Agent(nn.Module):
         self.common, self.active_at, self.versus_at = len(opp.floats), opp.floats.index("active_a"), active.floats.index("move_1_vs_a")
         self.move_numbers_at = opp.floats.index("move_1_power")
 
-        # One table for all vocabularies, one after another; columns that mean different things have rows of their own.
-        sizes = {"species": SIZES["species"], "ability": SIZES["abilities"], "item": SIZES["items"], "lost_item": SIZES["items"],
-                 "type": SIZES["types"], "tera_type": SIZES["types"], "move": SIZES["moves"], "actor": 5, "target": 5}  # fmt: skip
-        start = dict(zip(sizes, np.cumsum([0, *sizes.values()]).tolist()))
-        same = {"type_1": "type", "type_2": "type", "type_3": "type", "actor_species": "species", "target_species": "species"}
-        same |= {f"move_{i}": "move" for i in (1, 2, 3, 4)}
-        # A bag is a set of ids whose embeddings are summed: a Pokémon, an event of the last turns, a move of an active Pokémon.
-        bags = [[(group.int_index(row, name), name) for name in group.ints] for group in (own, opp, history) for row in range(group.rows)]
-        bags += [[(own.int_index(row, f"move_{i}"), "move")] for row in (0, 1) for i in (1, 2, 3, 4)]
+        columns, offsets, starts, table_size = id_bags()
         constants = {
-            "bag_columns": torch.tensor([column for bag in bags for column, _ in bag]),
-            "bag_offsets": torch.tensor([start[same.get(name, name)] for bag in bags for _, name in bag], dtype=torch.int32),
-            "bag_starts": torch.tensor(np.cumsum([0, *map(len, bags)])[:-1], dtype=torch.int32),
+            "bag_columns": torch.tensor(columns),
+            "bag_offsets": torch.tensor(offsets, dtype=torch.int32),
+            "bag_starts": torch.tensor(starts, dtype=torch.int32),
             "pairs_of_six": torch.from_numpy(mdbo.PAIRS_OF_SIX),
             "preview_pairs": torch.from_numpy(mdbo.PREVIEW_PAIRS),
-            "parts": torch.from_numpy(mdbo.SLOT_PARTS),
         }
         for name, value in constants.items():
             self.register_buffer(name, value, persistent=False)
-        self.table = nn.Parameter(torch.randn(sum(sizes.values()), embedding_width) * 0.1)
+        self.table = nn.Parameter(torch.randn(table_size, embedding_width) * 0.1)
 
         self.mon_ids, self.mon_numbers = linear(embedding_width, width, 1.0), linear(self.common, width, 1.0)
         self.own_numbers, self.belief_numbers = linear(len(own.floats) - self.common, width), linear(len(LAYOUT["belief"].floats), width)
@@ -257,15 +241,6 @@ class Agent(nn.Module):
             outputs.append(hidden)
         return torch.stack(outputs), torch.stack([hidden, cell])
 
-    def pointers(self, hidden, things):
-        """→ queries of both slots (B, 1, …), what a target is (B, 5, W): own b, own a, none, foe a, foe b; who may come in (B, 4, W)"""
-        _, standing, bench, foes, _, _ = things
-        batch = len(hidden)
-        queries = self.query(torch.cat([hidden[:, None].expand(-1, 2, -1), standing], -1)).split(1, 1)
-        ours, theirs = self.target_key(torch.cat([standing.flip(1), foes], 1)).split(2, 1)
-        targets = torch.cat([ours, self.no_target.expand(batch, 1, -1), theirs], 1)
-        return queries, targets, self.switch_key(torch.cat([standing, bench], 1))
-
     def slot_logits(self, query, moves, hits, targets, switches):
         """query (B, Q, …), moves (B, 4, W), hits (B, 4, 2, K) of this slot → (B, Q, 45)"""
         want_move, want_target, want_tera, want_switch, want_hit, want_pass = query.split(self.wants, -1)
@@ -275,11 +250,6 @@ class Agent(nn.Module):
         both = both * scale + F.pad(hit, (3, 0))  # a foe's column of target is 3 or 4
         tera = both + (want_tera @ moves.mT)[..., None] * scale
         return torch.cat([torch.cat([both, tera], -1).flatten(2), want_switch @ switches.mT * scale, want_pass], -1)
-
-    def slot_0_words(self, moves, targets, switches):
-        """(B, 15, W): a slot's action is said to the other slot as the sum of some of these, see mdbo.SLOT_PARTS"""
-        batch = len(moves)
-        return torch.cat([moves, targets, self.tera_key.expand(batch, 1, -1), switches, self.passing.expand(batch, 1, -1)], 1)
 
     def preview_logits(self, hidden, tokens):
         """hidden (P, H), own tokens (P, 6, W) → (P, 90): a pair of leads and a pair behind them"""
@@ -291,73 +261,36 @@ class Agent(nn.Module):
         back = (F.relu(back[:, first] + back[:, second]) @ want_back[..., None]).squeeze(-1) * scale
         return lead[:, self.preview_pairs[:, 0]] + back[:, self.preview_pairs[:, 1]]
 
-    def first_logits(self, hidden, things, preview, query, targets, switches):
-        """→ (B, 90): slot 0's 45, or the preview's 90"""
-        tokens, _, _, _, moves, hits = things
-        logits = F.pad(self.slot_logits(query, moves[:, 0], hits[:, 0], targets, switches).squeeze(1), (0, NUM_PREVIEW - NUM_SLOT))
+    def choice_logits(self, hidden, things, preview):
+        """→ logits of the first choice (B, 90): slot 0's 45, or the preview's; and of slot 1 given what slot 0 does, see TwoChoices"""
+        tokens, standing, bench, foes, moves, hits = things
+        batch = len(hidden)
+        query_0, query_1 = self.query(torch.cat([hidden[:, None].expand(-1, 2, -1), standing], -1)).split(1, 1)
+        ours, theirs = self.target_key(torch.cat([standing.flip(1), foes], 1)).split(2, 1)
+        targets = torch.cat([ours, self.no_target.expand(batch, 1, -1), theirs], 1)  # (B, 5, W): own b, own a, none, foe a, foe b
+        switches = self.switch_key(torch.cat([standing, bench], 1))  # (B, 4, W)
+        first = F.pad(self.slot_logits(query_0, moves[:, 0], hits[:, 0], targets, switches).squeeze(1), (0, NUM_PREVIEW - NUM_SLOT))
         rows = preview.nonzero().squeeze(1)
         if len(rows):  # one decision in twelve
-            logits = logits.index_copy(0, rows, self.preview_logits(hidden[rows], tokens[rows]).to(logits.dtype))
-        return logits
+            first = first.index_copy(0, rows, self.preview_logits(hidden[rows], tokens[rows]).to(first.dtype))
+        tera, passing = self.tera_key.expand(batch, 1, -1), self.passing.expand(batch, 1, -1)
+        words = torch.cat([moves[:, 0], targets, tera, switches, passing], 1)  # (B, 15, W): slot 0's action is a sum of some of these
 
-    def logprobs(self, hidden, things, preview, legal, actions):
-        """Log-probs of both choices, the second given the first that was taken.
-        hidden (B, H), preview (B,) bool, legal (B, 2, 90) given the action, actions (B,) → (B, 2, 90)"""
-        moves, hits = things[4:]
-        (query_0, query_1), targets, switches = self.pointers(hidden, things)
-        first = self.first_logits(hidden, things, preview, query_0, targets, switches)
-        said = self.parts[actions.clamp(max=NUM_JOINT - 1) // NUM_SLOT][:, None] @ self.slot_0_words(moves[:, 0], targets, switches)
-        second = self.slot_logits(query_1 + self.given_slot_0(said), moves[:, 1], hits[:, 1], targets, switches).squeeze(1)
-        return masked_log_softmax(torch.stack([first, F.pad(second, (0, NUM_PREVIEW - NUM_SLOT))], 1), legal)
+        def second_given(parts):
+            return self.slot_logits(query_1 + self.given_slot_0(parts @ words), moves[:, 1], hits[:, 1], targets, switches)
 
-    def act(self, hidden, things, preview, joint, generator=None):
-        """Samples slot 0 (or the preview), then slot 1 given it. joint (B, 2025) bool: what is legal
-        → actions (B,), log-prob (B,), legal (B, 2, 90) given the action"""
-        moves, hits = things[4:]
-        table = joint.view(-1, NUM_SLOT, NUM_SLOT)
-        (query_0, query_1), targets, switches = self.pointers(hidden, things)
-        legal = joint.new_zeros(len(joint), 2, NUM_PREVIEW)
-        legal[:, 0, :NUM_SLOT] = table.any(2)
-        legal[preview, 0] = joint[preview, :NUM_PREVIEW]
-        first = masked_log_softmax(self.first_logits(hidden, things, preview, query_0, targets, switches), legal[:, 0])
-        # The largest of p / Exp(1) is a sample of p, and never one of probability 0.
-        action_0 = (first.exp() / torch.empty_like(first).exponential_(generator=generator)).argmax(-1)
-        slot_0 = action_0.clamp(max=NUM_SLOT - 1)
-        legal[:, 1, :NUM_SLOT] = table[torch.arange(len(joint), device=joint.device), slot_0]
-        # Nothing is chosen after a preview: entry 0 stands for that.
-        legal[preview, 1] = torch.arange(NUM_PREVIEW, device=joint.device) == 0
-        said = self.parts[slot_0][:, None] @ self.slot_0_words(moves[:, 0], targets, switches)
-        second = self.slot_logits(query_1 + self.given_slot_0(said), moves[:, 1], hits[:, 1], targets, switches).squeeze(1)
-        second = masked_log_softmax(second, legal[:, 1, :NUM_SLOT])
-        action_1 = (second.exp() / torch.empty_like(second).exponential_(generator=generator)).argmax(-1)
-        logprob = first.gather(1, action_0[:, None]) + second.gather(1, action_1[:, None])
-        return torch.where(preview, action_0, NUM_SLOT * action_0 + action_1), logprob.squeeze(1), legal
-
-    def joint_logprobs(self, hidden, things, preview, joint):
-        """The whole policy: (B, 2025), of a preview in the first 90, finfo.min where illegal. Its argmax is greedy play."""
-        moves, hits = things[4:]
-        table = joint.view(-1, NUM_SLOT, NUM_SLOT)
-        (query_0, query_1), targets, switches = self.pointers(hidden, things)
-        legal = torch.where(preview[:, None], joint[:, :NUM_PREVIEW], F.pad(table.any(2), (0, NUM_PREVIEW - NUM_SLOT)))
-        first = masked_log_softmax(self.first_logits(hidden, things, preview, query_0, targets, switches), legal)
-        said = self.parts @ self.slot_0_words(moves[:, 0], targets, switches)  # (B, 45, W)
-        second = self.slot_logits(query_1 + self.given_slot_0(said), moves[:, 1], hits[:, 1], targets, switches)  # (B, 45, 45)
-        both = (first[:, :NUM_SLOT, None] + masked_log_softmax(second, table)).flatten(1)
-        both = torch.where(preview[:, None], F.pad(first, (0, NUM_JOINT - NUM_PREVIEW)), both)
-        return both.masked_fill(~joint, torch.finfo(both.dtype).min)
+        return first, second_given
 
     def win_logit(self, hidden):
-        """The log-odds of winning (B,): the state's value is 2 · sigmoid − 1."""
+        """The log-odds of winning (B,)"""
         return self.value_out(hidden).squeeze(-1).float()
+
+    def value(self, hidden):
+        return 2 * self.win_logit(hidden).sigmoid() - 1
 
 
 def make_agent(settings):
     return Agent(settings["width"], settings["embedding_width"], settings["lstm_size"], settings["attention_heads"])
-
-
-def choices_of(preview, actions):
-    """Joint numbers (N,) → what was chosen in each head (N, 2); a preview's second head chooses entry 0 of one."""
-    return torch.stack([torch.where(preview, actions, actions // NUM_SLOT), torch.where(preview, 0, actions % NUM_SLOT)], 1)
 
 
 # --8<-- [end:network]

@@ -11,15 +11,11 @@
 A rollout holds T ticks of F fights with both fighters, so that the critic of one can look into the other's hand.
 """
 
-import contextlib
 import dataclasses
 import math
 import os
-import queue
-import signal
 import sys
 import time
-import traceback
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,14 +26,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 import torch
-import torch.multiprocessing as mp
 import torch.nn as nn
 import torch.nn.functional as F
 
-from cleanrl_games.envs import cluster, run, sharing
+from cleanrl_games.envs import actors, run, sharing
 from cleanrl_games.envs.osrs import Baseline, NHVecEnv, contract
 from cleanrl_games.envs.osrs.evaluation import Player, evaluate  # noqa: F401 (tools play a model as its script's Player)
-from cleanrl_games.envs.sharing import from_flat, to_flat, with_weights
+from cleanrl_games.envs.sharing import from_flat, invite, to_flat
 
 NUM_OBS, NUM_CRITIC_OBS, NUM_HEADS, NUM_LOGITS = contract.NUM_OBS, contract.NUM_CRITIC_OBS, contract.NUM_HEADS, contract.NUM_LOGITS
 HEAD_SIZES, HEAD_OFFSETS, REWARD_TERMS = contract.HEAD_SIZES, contract.HEAD_OFFSETS, contract.REWARD_TERMS
@@ -89,6 +84,8 @@ class Args:
     """torch threads of the learner"""
     actor_threads: int = 1
     """torch threads of each actor"""
+    sharing: Literal["auto", "shared_memory", "file_system"] = "auto"
+    """where rollouts and weights are shared: /dev/shm, or unnamed files in the temporary folder (auto = when /dev/shm is too small)"""
 
     # --- environment
     env_id: str = "osrs-nh"
@@ -338,6 +335,10 @@ class Agent(nn.Module):
         return actions, logprob
 
 
+def make_agent(settings):
+    return Agent(settings["hidden_size"], settings["head_size"])
+
+
 # ----------------------------------------------------------------------------------------------------------- pure maths
 
 
@@ -426,15 +427,9 @@ def make_storage(args):
     }
 
 
-class Board:
-    """What the learner tells its actors: weights by version, the league's snapshots, whom to fight. In shared memory."""
-
-    def __init__(self, args, num_parameters):
-        self.weights = torch.zeros(num_parameters).share_memory_()
-        self.snapshots = torch.zeros(args.league_size, num_parameters).share_memory_()
-        # [version, share of self, share of scripted, then per league row its serial number, then its probability]
-        self.numbers = torch.zeros(3 + 2 * args.league_size, dtype=torch.float64).share_memory_()
-        self.lock = mp.get_context("spawn").Lock()
+def make_board(args, num_parameters):
+    """numbers: version, share of self, share of scripted; league: serial numbers, probabilities"""
+    return sharing.Board(args, num_parameters, 3, 2)
 
 
 class Actor:
@@ -446,7 +441,7 @@ class Actor:
         self.rng, self.generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
         self.env = NHVecEnv(args.num_envs, args.loadouts, args.loadout_file or None, args.mirror, seed, args.max_ticks)
         self.bot = Baseline("nh", 2 * args.num_envs, seed)
-        self.agent = Agent(args.hidden_size, args.head_size).eval()
+        self.agent = make_agent(vars(args)).eval()
         self.members = {}  # serial number of a league member → its policy, copied when first needed
         self.kind = np.full(args.num_envs, -1)  # per fight; -1 = none chosen yet
         self.member = np.full(args.num_envs, -1)
@@ -457,15 +452,12 @@ class Actor:
         """Takes over weights and draws the league members to fight in this rollout → (version, shares of kinds, guests)"""
         with board.lock:
             from_flat(self.agent, board.weights)
-            version, self_share, scripted_share = board.numbers[:3].tolist()
-            serials, probabilities = board.numbers[3:].view(2, -1).numpy().copy()
+            version, self_share, scripted_share = board.numbers.tolist()
+            serials, probabilities = board.league.numpy().copy()
             guests = []
             if probabilities.sum() > 0:
                 guests = np.unique(self.rng.choice(serials, self.args.guests, p=probabilities / probabilities.sum())).astype(int).tolist()
-            for serial in set(guests) - set(self.members):
-                self.members[serial] = with_weights(self.agent, board.snapshots[int(np.flatnonzero(serials == serial)[0])])
-        in_use = {*guests, *self.member.tolist()}
-        self.members = {serial: policy for serial, policy in self.members.items() if serial in in_use}
+            invite(self, board, guests, self.member.tolist())
         shares = np.array([self_share, 1.0 - self_share - scripted_share, scripted_share]).clip(0)
         return version, shares / shares.sum(), guests
 
@@ -542,64 +534,6 @@ class Actor:
         self.kind[:], self.member[:], self.side[:], self.bot.dice["rng"] = (arrays[name] for name in ("kind", "member", "side", "dice"))
 
 
-# --8<-- [start:actor_main]
-def actor_main(args, index, board, slots, free, full):
-    """The life of an actor process: take a free slot, fill it, say so. Ends with its parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the learner's to handle
-    torch.set_num_threads(args.actor_threads)
-    parent = mp.parent_process()  # not getppid: the learner may have died before this line
-    try:
-        actor = Actor(args, index)
-        while parent.is_alive():
-            with contextlib.suppress(queue.Empty):
-                slot = free.get(timeout=1.0)
-                actor.rollout(board, slots[slot])
-                full.put((index, slot, ""))
-    except Exception:
-        full.put((index, -1, traceback.format_exc()))
-
-
-def inline_rollouts(args, board, actor):
-    storage = make_storage(args)
-    while True:
-        actor.rollout(board, storage)
-        yield 0, storage, 0
-
-
-def process_rollouts(args, board):
-    """Two slots per actor, so that it fills one while the learner reads the other. Only integers cross the queues."""
-    context = mp.get_context("spawn")
-    slots = [{name: tensor.share_memory_() for name, tensor in make_storage(args).items()} for _ in range(2 * args.num_workers)]
-    free, full = [context.Queue() for _ in range(args.num_workers)], context.Queue()
-    workers = [
-        context.Process(target=actor_main, args=(args, i, board, slots, free[i], full), name=f"actor-{i}", daemon=True)
-        for i in range(args.num_workers)
-    ]
-    try:
-        for index, worker in enumerate(workers):
-            worker.start()
-            free[index].put(2 * index)
-            free[index].put(2 * index + 1)
-        while True:
-            with contextlib.suppress(queue.Empty):
-                index, slot, error = full.get(timeout=1.0)
-                if error:
-                    raise RuntimeError(f"Actor process {index} failed:\n{error}")
-                yield index, slots[slot], full.qsize()
-                free[index].put(slot)
-            for index, worker in enumerate(workers):
-                if worker.exitcode is not None:
-                    raise RuntimeError(f"Actor process {index} (pid {worker.pid}) died with exit code {worker.exitcode}.")
-    finally:
-        for worker in workers:
-            worker.terminate()
-        for worker in workers:
-            worker.join()
-
-
-# --8<-- [end:actor_main]
-
-
 # ----------------------------------------------------------------------------------------------- evaluation, checkpoints
 
 
@@ -611,8 +545,7 @@ def save_model(path, agent, args):
 
 def load_model(path, args=None):
     """A run's folder or a model.zip → (agent, metadata); `args`: of the run whose league it is to join"""
-    sizes = ("hidden_size", "head_size")
-    return run.load_agent(path, contract.contract_hash(), lambda settings: Agent(*(settings[size] for size in sizes)), args, sizes)
+    return run.load_agent(path, contract.contract_hash(), make_agent, args, ("hidden_size", "head_size"))
 
 
 class League:
@@ -627,14 +560,11 @@ class League:
         """A new member gets the highest quality; when the league is full, the easiest member leaves."""
         if len(self.members) == self.args.league_size:
             self.members.remove(min(self.members, key=lambda member: member["quality"]))
-        row = min(set(range(self.args.league_size)) - {member["row"] for member in self.members})
+        row = self.board.keep(flat, self.members)
         quality = max([member["quality"] for member in self.members], default=0.0)
-        self.members.append(
-            {"serial": self.next_serial, "row": row, "name": name, "quality": quality, "elo": self.elo, "wins": 0.0, "games": 0}
-        )
+        member = {"serial": self.next_serial, "row": row, "name": name, "quality": quality, "elo": self.elo, "wins": 0.0, "games": 0}
+        self.members.append(member)
         self.next_serial += 1
-        with self.board.lock:
-            self.board.snapshots[row] = flat
 
     def probabilities(self):
         if self.args.self_play == "latest":
@@ -654,13 +584,8 @@ class League:
 
     def publish(self, agent, version, self_share):
         """Hands weights, snapshots and sampling probabilities to the actors, all of one version."""
-        with self.board.lock:
-            self.board.weights.copy_(to_flat(agent))
-            self.board.numbers.zero_()
-            self.board.numbers[:3] = torch.tensor([version, self_share, self.args.scripted_fraction])
-            for member, probability in zip(self.members, self.probabilities()):
-                self.board.numbers[3 + member["row"]] = member["serial"]
-                self.board.numbers[3 + self.args.league_size + member["row"]] = probability
+        columns = {member["row"]: (member["serial"], chance) for member, chance in zip(self.members, self.probabilities())}
+        self.board.publish(agent, [version, self_share, self.args.scripted_fraction], columns)
 
 
 if __name__ == "__main__":
@@ -671,13 +596,14 @@ if __name__ == "__main__":
     run_dir = run.make_run_folder(args, __file__)
     device, autocast, scaler = run.set_up(args)
 
-    agent = Agent(args.hidden_size, args.head_size).to(device)
+    agent = make_agent(vars(args)).to(device)
     optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5)
-    evaluate_actions = torch.compile(agent.evaluate_actions) if args.compile else agent.evaluate_actions
+    evaluate_actions = run.compiled(args, agent.evaluate_actions, device)
     obs_rms, return_rms = RunningMeanStd(NUM_OBS), RunningMeanStd(1)
     # Running sums of every fighter, over rollouts: discounted (for the reward's scale) and plain (to be logged).
     discounted, episodic = (torch.zeros(max(args.num_workers, 1), args.num_envs, 2) for _ in range(2))
-    board = Board(args, len(to_flat(agent)))
+    args.sharing = sharing.settle(args, make_storage, len(to_flat(agent)))
+    board = make_board(args, len(to_flat(agent)))
     league = League(args, board)
     if args.self_play in ("target", "exploiter"):
         league.join(Path(args.opponent).name, to_flat(load_model(args.opponent, args)[0]))
@@ -724,9 +650,7 @@ if __name__ == "__main__":
     stopping = run.stop_on_signals()
     logger = run.Logger(args, run_dir, global_step)
     league.publish(agent, version, self_share())
-    rollouts = inline_rollouts(args, board, actor) if actor else process_rollouts(args, board)
-    if args.ray_address and not actor:
-        rollouts = cluster.ray_rollouts(args, board, Actor, make_storage)
+    rollouts = actors.rollouts(args, board, Actor, make_storage, actor)
     reward_weights = torch.tensor([getattr(args, f"reward_{term}") for term in REWARD_TERMS])
     changing = torch.zeros(NUM_OBS).index_fill_(0, torch.from_numpy(contract.CHANGING), 1.0)
     freeze_terms = [REWARD_TERMS.index("frozen"), REWARD_TERMS.index("target_frozen")]

@@ -12,15 +12,11 @@
 A slot holds decisions in the order in which they were closed: a decision is closed by the next one of its seat, or by the end.
 """
 
-import contextlib
 import dataclasses
 import math
 import os
-import queue
-import signal
 import sys
 import time
-import traceback
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,16 +27,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 import torch
-import torch.multiprocessing as mp
 import torch.nn as nn
 import torch.nn.functional as F
 
-from cleanrl_games.envs import cluster, run, sharing
-from cleanrl_games.envs.sharing import from_flat, to_flat, with_weights
+from cleanrl_games.envs import actors, run, sharing
+from cleanrl_games.envs.sharing import from_flat, invite, to_flat
 from cleanrl_games.envs.vgc import PREVIEW, VGCVecEnv, contract, mdbo, require_format, team_mix
+from cleanrl_games.envs.vgc.choices import NUM_PREVIEW, NUM_SLOT, TwoChoices, choices_of
 from cleanrl_games.envs.vgc.evaluation import Player, evaluate  # noqa: F401 (tools play a model as its script's Player)
-from cleanrl_games.envs.vgc.match import BASELINES, replay_battles
-from cleanrl_games.envs.vgc.vocabulary import FLOATS, INTS, LAYOUT, SIZES, columns_of
+from cleanrl_games.envs.vgc.match import BASELINES
+from cleanrl_games.envs.vgc.seats import Seats, make_rows, make_storage
+from cleanrl_games.envs.vgc.vocabulary import LAYOUT, columns_of, id_bags
 
 
 @dataclasses.dataclass
@@ -191,7 +188,6 @@ class Args:
 # ------------------------------------------------------------------------------------------------------------- networks
 
 # --8<-- [start:network]
-NUM_SLOT, NUM_PREVIEW, NUM_JOINT = mdbo.SLOT_ACTIONS, mdbo.NUM_PREVIEWS, mdbo.NUM_ACTIONS  # 45, 90, 2025
 NUM_HITS = 32  # what a move does to a foe is told in so many numbers
 
 
@@ -202,19 +198,12 @@ def linear(fan_in, fan_out, std=2**0.5):
     return layer
 
 
-def masked_log_softmax(logits, legal):
-    """In float32; illegal entries get probability 0 exactly, and no gradient."""
-    logits = logits.float()
-    return logits.masked_fill(~legal, torch.finfo(logits.dtype).min).log_softmax(-1)
-
-
-class Agent(nn.Module):
+class Agent(TwoChoices):
     """Embeddings for ids, a token per Pokémon, attention over the twelve, an LSTM over a battle's decisions, three heads.
 
-    A decision is two choices, one after the other: a turn's are slot 0 and slot 1 (45 each, joint number 45 · slot 0 + slot 1), a
-    preview's are the preview (90) and nothing. So every policy is a table of log-probs (B, 2, 90), padded with illegal entries.
-    A move's logit is made of what the situation asks for, of the move, of its target and of both together; a switch's of the
-    Pokémon that would come in: what is learned about a move or a Pokémon holds in every slot of every team.
+    A decision is two choices, one after the other, the second given the first. A move's logit is made of what the situation asks
+    for, of the move, of its target and of both together; a switch's of the Pokémon that would come in: what is learned about a move
+    or a Pokémon holds in every slot of every team.
     """
 
     def __init__(self, width=64, embedding_width=128, hidden_size=192, attention_heads=4):
@@ -224,26 +213,17 @@ class Agent(nn.Module):
         self.common, self.active_at, self.versus_at = len(opp.floats), opp.floats.index("active_a"), active.floats.index("move_1_vs_a")
         self.move_numbers_at = opp.floats.index("move_1_power")
 
-        # One table for all vocabularies, one after another; columns that mean different things have rows of their own.
-        sizes = {"species": SIZES["species"], "ability": SIZES["abilities"], "item": SIZES["items"], "lost_item": SIZES["items"],
-                 "type": SIZES["types"], "tera_type": SIZES["types"], "move": SIZES["moves"], "actor": 5, "target": 5}  # fmt: skip
-        start = dict(zip(sizes, np.cumsum([0, *sizes.values()]).tolist()))
-        same = {"type_1": "type", "type_2": "type", "type_3": "type", "actor_species": "species", "target_species": "species"}
-        same |= {f"move_{i}": "move" for i in (1, 2, 3, 4)}
-        # A bag is a set of ids whose embeddings are summed: a Pokémon, an event of the last turns, a move of an active Pokémon.
-        bags = [[(group.int_index(row, name), name) for name in group.ints] for group in (own, opp, history) for row in range(group.rows)]
-        bags += [[(own.int_index(row, f"move_{i}"), "move")] for row in (0, 1) for i in (1, 2, 3, 4)]
+        columns, offsets, starts, table_size = id_bags()
         constants = {
-            "bag_columns": torch.tensor([column for bag in bags for column, _ in bag]),
-            "bag_offsets": torch.tensor([start[same.get(name, name)] for bag in bags for _, name in bag], dtype=torch.int32),
-            "bag_starts": torch.tensor(np.cumsum([0, *map(len, bags)])[:-1], dtype=torch.int32),
+            "bag_columns": torch.tensor(columns),
+            "bag_offsets": torch.tensor(offsets, dtype=torch.int32),
+            "bag_starts": torch.tensor(starts, dtype=torch.int32),
             "pairs_of_six": torch.from_numpy(mdbo.PAIRS_OF_SIX),
             "preview_pairs": torch.from_numpy(mdbo.PREVIEW_PAIRS),
-            "parts": torch.from_numpy(mdbo.SLOT_PARTS),
         }
         for name, value in constants.items():
             self.register_buffer(name, value, persistent=False)
-        self.table = nn.Parameter(torch.randn(sum(sizes.values()), embedding_width) * 0.1)
+        self.table = nn.Parameter(torch.randn(table_size, embedding_width) * 0.1)
 
         self.mon_ids, self.mon_numbers = linear(embedding_width, width, 1.0), linear(self.common, width, 1.0)
         self.own_numbers, self.belief_numbers = linear(len(own.floats) - self.common, width), linear(len(LAYOUT["belief"].floats), width)
@@ -317,15 +297,6 @@ class Agent(nn.Module):
             outputs.append(hidden)
         return torch.stack(outputs), torch.stack([hidden, cell])
 
-    def pointers(self, hidden, things):
-        """→ queries of both slots (B, 1, …), what a target is (B, 5, W): own b, own a, none, foe a, foe b; who may come in (B, 4, W)"""
-        _, standing, bench, foes, _, _ = things
-        batch = len(hidden)
-        queries = self.query(torch.cat([hidden[:, None].expand(-1, 2, -1), standing], -1)).split(1, 1)
-        ours, theirs = self.target_key(torch.cat([standing.flip(1), foes], 1)).split(2, 1)
-        targets = torch.cat([ours, self.no_target.expand(batch, 1, -1), theirs], 1)
-        return queries, targets, self.switch_key(torch.cat([standing, bench], 1))
-
     def slot_logits(self, query, moves, hits, targets, switches):
         """query (B, Q, …), moves (B, 4, W), hits (B, 4, 2, K) of this slot → (B, Q, 45)"""
         want_move, want_target, want_tera, want_switch, want_hit, want_pass = query.split(self.wants, -1)
@@ -335,11 +306,6 @@ class Agent(nn.Module):
         both = both * scale + F.pad(hit, (3, 0))  # a foe's column of target is 3 or 4
         tera = both + (want_tera @ moves.mT)[..., None] * scale
         return torch.cat([torch.cat([both, tera], -1).flatten(2), want_switch @ switches.mT * scale, want_pass], -1)
-
-    def slot_0_words(self, moves, targets, switches):
-        """(B, 15, W): a slot's action is said to the other slot as the sum of some of these, see mdbo.SLOT_PARTS"""
-        batch = len(moves)
-        return torch.cat([moves, targets, self.tera_key.expand(batch, 1, -1), switches, self.passing.expand(batch, 1, -1)], 1)
 
     def preview_logits(self, hidden, tokens):
         """hidden (P, H), own tokens (P, 6, W) → (P, 90): a pair of leads and a pair behind them"""
@@ -351,73 +317,36 @@ class Agent(nn.Module):
         back = (F.relu(back[:, first] + back[:, second]) @ want_back[..., None]).squeeze(-1) * scale
         return lead[:, self.preview_pairs[:, 0]] + back[:, self.preview_pairs[:, 1]]
 
-    def first_logits(self, hidden, things, preview, query, targets, switches):
-        """→ (B, 90): slot 0's 45, or the preview's 90"""
-        tokens, _, _, _, moves, hits = things
-        logits = F.pad(self.slot_logits(query, moves[:, 0], hits[:, 0], targets, switches).squeeze(1), (0, NUM_PREVIEW - NUM_SLOT))
+    def choice_logits(self, hidden, things, preview):
+        """→ logits of the first choice (B, 90): slot 0's 45, or the preview's; and of slot 1 given what slot 0 does, see TwoChoices"""
+        tokens, standing, bench, foes, moves, hits = things
+        batch = len(hidden)
+        query_0, query_1 = self.query(torch.cat([hidden[:, None].expand(-1, 2, -1), standing], -1)).split(1, 1)
+        ours, theirs = self.target_key(torch.cat([standing.flip(1), foes], 1)).split(2, 1)
+        targets = torch.cat([ours, self.no_target.expand(batch, 1, -1), theirs], 1)  # (B, 5, W): own b, own a, none, foe a, foe b
+        switches = self.switch_key(torch.cat([standing, bench], 1))  # (B, 4, W)
+        first = F.pad(self.slot_logits(query_0, moves[:, 0], hits[:, 0], targets, switches).squeeze(1), (0, NUM_PREVIEW - NUM_SLOT))
         rows = preview.nonzero().squeeze(1)
         if len(rows):  # one decision in twelve
-            logits = logits.index_copy(0, rows, self.preview_logits(hidden[rows], tokens[rows]).to(logits.dtype))
-        return logits
+            first = first.index_copy(0, rows, self.preview_logits(hidden[rows], tokens[rows]).to(first.dtype))
+        tera, passing = self.tera_key.expand(batch, 1, -1), self.passing.expand(batch, 1, -1)
+        words = torch.cat([moves[:, 0], targets, tera, switches, passing], 1)  # (B, 15, W): slot 0's action is a sum of some of these
 
-    def logprobs(self, hidden, things, preview, legal, actions):
-        """Log-probs of both choices, the second given the first that was taken.
-        hidden (B, H), preview (B,) bool, legal (B, 2, 90) given the action, actions (B,) → (B, 2, 90)"""
-        moves, hits = things[4:]
-        (query_0, query_1), targets, switches = self.pointers(hidden, things)
-        first = self.first_logits(hidden, things, preview, query_0, targets, switches)
-        said = self.parts[actions.clamp(max=NUM_JOINT - 1) // NUM_SLOT][:, None] @ self.slot_0_words(moves[:, 0], targets, switches)
-        second = self.slot_logits(query_1 + self.given_slot_0(said), moves[:, 1], hits[:, 1], targets, switches).squeeze(1)
-        return masked_log_softmax(torch.stack([first, F.pad(second, (0, NUM_PREVIEW - NUM_SLOT))], 1), legal)
+        def second_given(parts):
+            return self.slot_logits(query_1 + self.given_slot_0(parts @ words), moves[:, 1], hits[:, 1], targets, switches)
 
-    def act(self, hidden, things, preview, joint, generator=None):
-        """Samples slot 0 (or the preview), then slot 1 given it. joint (B, 2025) bool: what is legal
-        → actions (B,), log-prob (B,), legal (B, 2, 90) given the action"""
-        moves, hits = things[4:]
-        table = joint.view(-1, NUM_SLOT, NUM_SLOT)
-        (query_0, query_1), targets, switches = self.pointers(hidden, things)
-        legal = joint.new_zeros(len(joint), 2, NUM_PREVIEW)
-        legal[:, 0, :NUM_SLOT] = table.any(2)
-        legal[preview, 0] = joint[preview, :NUM_PREVIEW]
-        first = masked_log_softmax(self.first_logits(hidden, things, preview, query_0, targets, switches), legal[:, 0])
-        # The largest of p / Exp(1) is a sample of p, and never one of probability 0.
-        action_0 = (first.exp() / torch.empty_like(first).exponential_(generator=generator)).argmax(-1)
-        slot_0 = action_0.clamp(max=NUM_SLOT - 1)
-        legal[:, 1, :NUM_SLOT] = table[torch.arange(len(joint), device=joint.device), slot_0]
-        # Nothing is chosen after a preview: entry 0 stands for that.
-        legal[preview, 1] = torch.arange(NUM_PREVIEW, device=joint.device) == 0
-        said = self.parts[slot_0][:, None] @ self.slot_0_words(moves[:, 0], targets, switches)
-        second = self.slot_logits(query_1 + self.given_slot_0(said), moves[:, 1], hits[:, 1], targets, switches).squeeze(1)
-        second = masked_log_softmax(second, legal[:, 1, :NUM_SLOT])
-        action_1 = (second.exp() / torch.empty_like(second).exponential_(generator=generator)).argmax(-1)
-        logprob = first.gather(1, action_0[:, None]) + second.gather(1, action_1[:, None])
-        return torch.where(preview, action_0, NUM_SLOT * action_0 + action_1), logprob.squeeze(1), legal
-
-    def joint_logprobs(self, hidden, things, preview, joint):
-        """The whole policy: (B, 2025), of a preview in the first 90, finfo.min where illegal. Its argmax is greedy play."""
-        moves, hits = things[4:]
-        table = joint.view(-1, NUM_SLOT, NUM_SLOT)
-        (query_0, query_1), targets, switches = self.pointers(hidden, things)
-        legal = torch.where(preview[:, None], joint[:, :NUM_PREVIEW], F.pad(table.any(2), (0, NUM_PREVIEW - NUM_SLOT)))
-        first = masked_log_softmax(self.first_logits(hidden, things, preview, query_0, targets, switches), legal)
-        said = self.parts @ self.slot_0_words(moves[:, 0], targets, switches)  # (B, 45, W)
-        second = self.slot_logits(query_1 + self.given_slot_0(said), moves[:, 1], hits[:, 1], targets, switches)  # (B, 45, 45)
-        both = (first[:, :NUM_SLOT, None] + masked_log_softmax(second, table)).flatten(1)
-        both = torch.where(preview[:, None], F.pad(first, (0, NUM_JOINT - NUM_PREVIEW)), both)
-        return both.masked_fill(~joint, torch.finfo(both.dtype).min)
+        return first, second_given
 
     def win_logit(self, hidden):
-        """The log-odds of winning (B,): the state's value is 2 · sigmoid − 1."""
+        """The log-odds of winning (B,)"""
         return self.value_out(hidden).squeeze(-1).float()
+
+    def value(self, hidden):
+        return 2 * self.win_logit(hidden).sigmoid() - 1
 
 
 def make_agent(settings):
     return Agent(settings["width"], settings["embedding_width"], settings["lstm_size"], settings["attention_heads"])
-
-
-def choices_of(preview, actions):
-    """Joint numbers (N,) → what was chosen in each head (N, 2); a preview's second head chooses entry 0 of one."""
-    return torch.stack([torch.where(preview, actions, actions // NUM_SLOT), torch.where(preview, 0, actions % NUM_SLOT)], 1)
 
 
 # --8<-- [end:network]
@@ -511,7 +440,6 @@ def league_probabilities(qualities):
 
 KINDS = ("self", "past", *BASELINES)  # who holds the other seat; the scripted ones in the order of the environment's codes, from 1
 SELF, PAST = 0, 1
-MAX_EPISODES = 4096  # per rollout
 
 
 def scripted_shares(args):
@@ -528,58 +456,16 @@ def make_env(args, index, episodes=None):
     )  # fmt: skip
 
 
-# --8<-- [start:storage]
-def make_rows(args, count):
-    """What is known of a decision when it is made."""
-    return {
-        "ints": torch.zeros(count, INTS, dtype=torch.int16),
-        "floats": torch.zeros(count, FLOATS),
-        "legal": torch.zeros(count, 2, NUM_PREVIEW, dtype=torch.bool),  # both choices, the second given the first that was taken
-        "actions": torch.zeros(count, dtype=torch.int64),
-        "logprobs": torch.zeros(count),
-        "values": torch.zeros(count),
-        "first": torch.zeros(count, dtype=torch.bool),  # a team preview, where a battle and the LSTM's memory begin
-        "states": torch.zeros(count, 2, args.lstm_size),  # the LSTM's, before the decision
-        "version": torch.zeros(count, dtype=torch.int32),
-    }
-
-
-def make_storage(args):
-    """One rollout: closed decisions in the order in which they were closed. The last round of decisions may overshoot buffer_size."""
-    count = args.buffer_size + 2 * args.num_battles
-    storage = make_rows(args, count) | {
-        "key": torch.zeros(count, dtype=torch.int64),  # the seat
-        "rewards": torch.zeros(count),  # what came after the decision
-        "next_values": torch.zeros(count),
-        "ended": torch.zeros(count, dtype=torch.bool),
-        "episodes": torch.zeros(MAX_EPISODES, 4),  # kind, league member, score, turns
-        "info": torch.zeros(5, dtype=torch.float64),  # rows, episodes, seconds of: rollout, inference, simulator
-    }
-    if args.sharing == "file_system" and args.num_workers and not args.ray_address:
-        storage = {name: sharing.mapped(tensor) for name, tensor in storage.items()}
-    return storage
-
-
-# --8<-- [end:storage]
-
-
-class Board:
-    """What the learner tells its actors: weights by version, the league's snapshots, whom to fight. In shared memory."""
-
-    def __init__(self, args, num_parameters):
-        share = sharing.mapped if args.sharing == "file_system" else torch.Tensor.share_memory_
-        self.weights = share(torch.zeros(num_parameters))
-        self.snapshots = share(torch.zeros(args.league_size, num_parameters))
-        # [version, then per league row its serial number, then its probability]
-        self.numbers = share(torch.zeros(1 + 2 * args.league_size, dtype=torch.float64))
-        self.lock = mp.get_context("spawn").Lock()
+def make_board(args, num_parameters):
+    """numbers: version; league: serial numbers, probabilities"""
+    return sharing.Board(args, num_parameters, 1, 2)
 
 
 class Actor:
     """Plays battles and writes them down. Knows nothing of processes or Ray: the same class runs inline and anywhere else."""
 
     def __init__(self, args, index):
-        seed, seats = args.seed * 1000 + index, 2 * args.num_battles
+        seed = args.seed * 1000 + index
         self.args, self.index = args, index
         self.rng, self.generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
         if args.num_workers:
@@ -587,73 +473,34 @@ class Actor:
         self.env, self.resumed = make_env(args, index), None
         self.agent = make_agent(vars(args)).eval()
         self.members = {}  # serial number of a league member → its policy, copied when first needed
-        self.kind = np.zeros(args.num_battles, np.int64)
-        self.holder = np.zeros(seats, np.int64)  # who answers for a seat: 0 = the learner's policy, else a member's serial number
-        self.states = torch.zeros(seats, 2, 2, args.lstm_size)  # before and after the seat's last decision
-        self.open, self.is_open = make_rows(args, seats), np.zeros(seats, bool)  # the learner's last decision in each seat
-        self.played = [[] for _ in range(args.num_battles)]  # (key, action) of the battles under way, to get there again
+        self.seats = Seats(make_rows(args, 2 * args.num_battles), PAST + 1)
 
     def read_board(self, board):
         """Takes over weights and draws the league members to meet in this rollout → (version, guests)"""
         with board.lock:
             from_flat(self.agent, board.weights)
-            version, (serials, probabilities) = int(board.numbers[0]), board.numbers[1:].view(2, -1).numpy().copy()
+            version, (serials, probabilities) = int(board.numbers[0]), board.league.numpy().copy()
             guests = []
             if probabilities.sum() > 0:
                 guests = np.unique(self.rng.choice(serials, self.args.guests, p=probabilities / probabilities.sum())).astype(int).tolist()
-            for serial in set(guests) - set(self.members):
-                self.members[serial] = with_weights(self.agent, board.snapshots[int(np.flatnonzero(serials == serial)[0])])
-        in_use = {*guests, *self.holder.tolist()}
-        self.members = {serial: policy for serial, policy in self.members.items() if serial in in_use}
+            invite(self, board, guests, self.seats.holder.tolist())
         return version, guests
 
     def choose_opponents(self, batch, rows, guests):
         """Only ever called for battles that start: who holds a seat holds it until the battle ends."""
         past_share = self.args.past_fraction / max(1.0 - sum(scripted_shares(self.args).values()), 1e-8)  # of those not scripted
         for battle, code in dict(zip(batch.battle[rows].tolist(), batch.opponent[rows].tolist())).items():
-            self.holder[2 * battle : 2 * battle + 2], self.kind[battle], self.played[battle] = 0, SELF, []
-            if code:
-                self.kind[battle] = PAST + code
-            elif guests and self.rng.random() < past_share:
-                self.kind[battle] = PAST
-                self.holder[2 * battle + self.rng.integers(2)] = guests[self.rng.integers(len(guests))]
-
-    def forward(self, policy, batch, rows):
-        """Encodes rows and moves their seats' memories on → LSTM output (B, H), things for the heads, memory before (B, 2, H)"""
-        keys, retry = torch.from_numpy(batch.key[rows]).long(), torch.from_numpy(batch.retry[rows])
-        # A choice that could not be carried out is asked for again: the memory of it is undone.
-        before = torch.where(retry[:, None, None], self.states[keys, 0], self.states[keys, 1])
-        core, things = policy.encode(torch.from_numpy(batch.ints[rows]), torch.from_numpy(batch.floats[rows]))
-        hidden, after = policy.unroll(core[None], before.transpose(0, 1), torch.from_numpy(batch.kind[rows] == PREVIEW)[None])
-        self.states[keys, 0], self.states[keys, 1] = before, after.transpose(0, 1)
-        return hidden[0], things, before
-
-    def close(self, s, at, keys, rewards, next_values, ended):
-        """Moves the open decisions of these seats to the rollout, with what came of them."""
-        span = slice(at, at + len(keys))
-        for name, rows in self.open.items():
-            s[name][span] = rows[keys]
-        s["key"][span], s["rewards"][span] = torch.from_numpy(keys), torch.from_numpy(rewards)
-        s["next_values"][span], s["ended"][span] = next_values, ended
-        self.is_open[keys] = False
-        return span.stop
-
-    def note_results(self, finished, s, episodes):
-        """Writes down who won, as the learner sees it; of a battle against itself as side 0 does."""
-        for end in finished[: MAX_EPISODES - episodes]:
-            battle, kind = int(end["battle"]), int(self.kind[end["battle"]])
-            seats = self.holder[2 * battle : 2 * battle + 2]
-            side = int(end["p1"] != 0) if kind > PAST else int(seats[0] != 0)
-            score = float(end["winner"] == side) if end["winner"] in (0, 1) else 0.5
-            s["episodes"][episodes] = torch.tensor([kind, seats.max(), score, end["turns"]])
-            episodes += 1
-        return episodes
+            past = not code and guests and self.rng.random() < past_share
+            self.seats.begin(battle, PAST + code if code else PAST if past else SELF)
+            if past:
+                self.seats.holder[2 * battle + self.rng.integers(2)] = guests[self.rng.integers(len(guests))]
 
     @torch.no_grad()
     def rollout(self, board, storage):
         """Plays until buffer_size decisions are closed in `storage`, with the weights that are on the board now."""
         start, inference_time, simulator_time, closed, episodes = time.perf_counter(), 0.0, 0.0, 0, 0
         version, guests = self.read_board(board)
+        seats = self.seats
         while closed < self.args.buffer_size:
             clock = time.perf_counter()
             batch = self.resumed or self.env.recv("any" if self.args.num_sims > 1 else "all")
@@ -662,116 +509,41 @@ class Actor:
             clock = time.perf_counter()
 
             # --- battles that ended
-            episodes = self.note_results(np.sort(batch.finished, order=("battle", "episode")), storage, episodes)
-            ends = batch.ends[np.argsort(batch.key[batch.ends])]
-            ends = ends[self.is_open[batch.key[ends]]]
-            next_values, truncated = torch.zeros(len(ends)), batch.truncated[ends]
-            if truncated.any():
-                next_values[torch.from_numpy(truncated)] = self.value(self.forward(self.agent, batch, ends[truncated])[0])
-            closed = self.close(storage, closed, batch.key[ends].astype(np.int64), batch.reward[ends], next_values, True)
+            episodes = seats.note_results(batch.finished, storage["episodes"], episodes)
+            closed = seats.close_ended(storage, closed, batch, self.agent)
 
             # --- decisions, in the order of seats: what is drawn must not depend on who answered first
             rows = batch.decisions[np.argsort(batch.key[batch.decisions])]
             self.choose_opponents(batch, rows[batch.kind[rows] == PREVIEW], guests)
             keys, actions, masks = batch.key[rows].astype(np.int64), np.zeros(len(rows), np.int64), torch.from_numpy(batch.mask[rows])
             preview = torch.from_numpy(batch.kind[rows] == PREVIEW)
-            for holder in np.unique(self.holder[keys]):
-                chosen = np.flatnonzero(self.holder[keys] == holder)
+            for holder in np.unique(seats.holder[keys]):
+                chosen = np.flatnonzero(seats.holder[keys] == holder)
                 policy = self.members[holder] if holder else self.agent
-                hidden, things, before = self.forward(policy, batch, rows[chosen])
+                hidden, things, before = seats.forward(policy, batch, rows[chosen])
                 action, logprob, legal = policy.act(hidden, things, preview[chosen], masks[chosen], self.generator)
                 actions[chosen] = action.numpy()
                 if holder:
                     continue
-                values, mine, follows = self.value(hidden), keys[chosen], ~batch.retry[rows[chosen]] & self.is_open[keys[chosen]]
-                closed = self.close(storage, closed, mine[follows], batch.reward[rows[chosen[follows]]], values[follows], False)
+                values, mine, follows = self.agent.value(hidden), keys[chosen], ~batch.retry[rows[chosen]] & seats.is_open[keys[chosen]]
+                closed = seats.close(storage, closed, mine[follows], batch.reward[rows[chosen[follows]]], values[follows], False)
                 known = (batch.ints[rows[chosen]], batch.floats[rows[chosen]], legal, action, logprob, values, preview[chosen], before)
-                for name, value in zip(self.open, (*known, torch.tensor(version, dtype=torch.int32))):
-                    self.open[name][mine] = torch.as_tensor(value)
-                self.is_open[mine] = True
+                seats.decide(mine, *known, torch.tensor(version, dtype=torch.int32))
             self.env.send(keys, actions)
             if self.args.num_workers == 0:
-                for key, action in zip(keys.tolist(), actions.tolist()):
-                    self.played[key // 2].append((key, action))
+                seats.remember_moves(keys, actions)
             inference_time += time.perf_counter() - clock
         storage["info"][:] = torch.tensor([closed, episodes, time.perf_counter() - start, inference_time, simulator_time])
 
-    def value(self, hidden):
-        return 2 * self.agent.win_logit(hidden).sigmoid() - 1
-
     def state_dict(self):
-        """All that the next rollout depends on, so that an inline run resumes exactly. Battles are in it as their moves so far."""
-        arrays = {"kind": self.kind, "holder": self.holder, "is_open": self.is_open, "episodes": self.env.episodes}
-        return sharing.actor_state(self, arrays) | {"open": self.open, "states": self.states, "played": self.played}
+        """All that the next rollout depends on, so that an inline run resumes exactly."""
+        return sharing.actor_state(self, {"episodes": self.env.episodes}) | {"seats": self.seats.state_dict()}
 
     def load_state_dict(self, state):
         arrays = sharing.load_actor_state(self, state)
-        self.kind[:], self.holder[:], self.is_open[:] = (arrays[name] for name in ("kind", "holder", "is_open"))
-        for name, rows in state["open"].items():
-            self.open[name].copy_(rows)
-        self.states.copy_(state["states"])
-        self.played = [[tuple(move) for move in moves] for moves in state["played"]]
         self.env.close()
         self.env = make_env(self.args, self.index, arrays["episodes"])
-        self.resumed = replay_battles(self.env, self.played)
-
-
-# --8<-- [start:actor_main]
-def actor_main(args, index, board, slots, free, full):
-    """The life of an actor process: take a free slot, fill it, say so. Ends with its parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the learner's to handle
-    torch.set_num_threads(args.actor_threads)
-    parent = mp.parent_process()  # not getppid: the learner may have died before this line
-    try:
-        actor = Actor(args, index)
-        while parent.is_alive():
-            with contextlib.suppress(queue.Empty):
-                slot = free.get(timeout=1.0)
-                actor.rollout(board, slots[slot])
-                full.put((index, slot, ""))
-    except Exception:
-        full.put((index, -1, traceback.format_exc()))
-
-
-def inline_rollouts(args, board, actor):
-    storage = make_storage(args)
-    while True:
-        actor.rollout(board, storage)
-        yield 0, storage, 0
-
-
-def process_rollouts(args, board):
-    """Two slots per actor, so that it fills one while the learner reads the other. Only integers cross the queues."""
-    context = mp.get_context("spawn")
-    slots = [{name: tensor.share_memory_() for name, tensor in make_storage(args).items()} for _ in range(2 * args.num_workers)]
-    free, full = [context.Queue() for _ in range(args.num_workers)], context.Queue()
-    workers = [
-        context.Process(target=actor_main, args=(args, i, board, slots, free[i], full), name=f"actor-{i}", daemon=True)
-        for i in range(args.num_workers)
-    ]
-    try:
-        for index, worker in enumerate(workers):
-            worker.start()
-            free[index].put(2 * index)
-            free[index].put(2 * index + 1)
-        while True:
-            with contextlib.suppress(queue.Empty):
-                index, slot, error = full.get(timeout=1.0)
-                if error:
-                    raise RuntimeError(f"Actor process {index} failed:\n{error}")
-                yield index, slots[slot], full.qsize()
-                free[index].put(slot)
-            for index, worker in enumerate(workers):
-                if worker.exitcode is not None:
-                    raise RuntimeError(f"Actor process {index} (pid {worker.pid}) died with exit code {worker.exitcode}.")
-    finally:
-        for worker in workers:
-            worker.terminate()
-        for worker in workers:
-            worker.join()
-
-
-# --8<-- [end:actor_main]
+        self.resumed = self.seats.load_state_dict(state["seats"], self.env)
 
 
 # ----------------------------------------------------------------------------------------------- evaluation, checkpoints
@@ -796,12 +568,10 @@ class League:
         """A new member gets the highest quality; when the league is full, the easiest member leaves."""
         if len(self.members) == self.args.league_size:
             self.members.remove(min(self.members, key=lambda member: member["quality"]))
-        row = min(set(range(self.args.league_size)) - {member["row"] for member in self.members})
+        row = self.board.keep(flat, self.members)
         quality = max([member["quality"] for member in self.members], default=0.0)
         self.members.append({"serial": self.next_serial, "row": row, "name": name, "quality": quality, "wins": 0.0, "games": 0})
         self.next_serial += 1
-        with self.board.lock:
-            self.board.snapshots[row] = flat
 
     def probabilities(self):
         return league_probabilities([member["quality"] for member in self.members]) if self.members else []
@@ -816,13 +586,8 @@ class League:
 
     def publish(self, agent, version):
         """Hands weights, snapshots and sampling probabilities to the actors, all of one version."""
-        with self.board.lock:
-            self.board.weights.copy_(to_flat(agent))
-            self.board.numbers.zero_()
-            self.board.numbers[0] = version
-            for member, probability in zip(self.members, self.probabilities()):
-                self.board.numbers[1 + member["row"]] = member["serial"]
-                self.board.numbers[1 + self.args.league_size + member["row"]] = probability
+        columns = {member["row"]: (member["serial"], chance) for member, chance in zip(self.members, self.probabilities())}
+        self.board.publish(agent, [version], columns)
 
 
 def check_args(args):
@@ -849,7 +614,7 @@ if __name__ == "__main__":
     optimizer = torch.optim.Adam(trained, lr=args.learning_rate, eps=1e-5, fused=True)
     num_rollouts = args.rollouts_per_update or max(args.num_workers, 1)
     args.sharing = sharing.settle(args, make_storage, len(to_flat(agent)))
-    board = Board(args, len(to_flat(agent)))
+    board = make_board(args, len(to_flat(agent)))
     league = League(args, board)
     update, global_step, version, elapsed = 0, 0, 0, 0.0
     actor = Actor(args, 0) if args.num_workers == 0 else None
@@ -888,9 +653,7 @@ if __name__ == "__main__":
     stopping = run.stop_on_signals()
     logger = run.Logger(args, run_dir, global_step)
     league.publish(agent, version)
-    rollouts = inline_rollouts(args, board, actor) if actor else process_rollouts(args, board)
-    if args.ray_address and not actor:
-        rollouts = cluster.ray_rollouts(args, board, Actor, make_storage)
+    rollouts = actors.rollouts(args, board, Actor, make_storage, actor)
     start_time, first_step, consistent, done = time.time(), global_step, True, progress(elapsed)
     parts, episodes, times, dropped = [], [], [], 0
 

@@ -12,18 +12,13 @@
 An actor plays the same number of cars in every stage, so that 1v1, 2v2 and 3v3 fill the same buffers.
 """
 
-import contextlib
 import copy
 import dataclasses
 import json
 import math
 import os
-import queue
-import shutil
-import signal
 import sys
 import time
-import traceback
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Literal
@@ -33,14 +28,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 import torch
-import torch.multiprocessing as mp
 import torch.nn as nn
 
-from cleanrl_games.envs import cluster, inference, run
+from cleanrl_games.envs import actors, inference, run, sharing
+from cleanrl_games.envs.recurrence import LSTMUnroll, gru_unroll
 from cleanrl_games.envs.rocketleague import NUM_ACTIONS, NUM_OBS, TERM_NAMES, RocketLeagueVecEnv, contract, reward_weights
 from cleanrl_games.envs.rocketleague.evaluation import Player, rating_match
 from cleanrl_games.envs.rocketleague.match import touches_per_minute
-from cleanrl_games.envs.rocketleague.ratings import ANCHORS, append_games, expected_score, new_rating, rate_match
+from cleanrl_games.envs.rocketleague.ratings import ANCHORS, expected_score, new_rating
 from cleanrl_games.envs.rocketleague.rule_policy import RulePolicy
 from cleanrl_games.envs.sharing import from_flat, to_flat, with_weights
 
@@ -120,6 +115,8 @@ class Args:
     """torch threads of the learner"""
     actor_threads: int = 1
     """torch threads of each actor"""
+    sharing: Literal["auto", "shared_memory", "file_system"] = "auto"
+    """where rollouts and weights are shared: /dev/shm, or unnamed files in the temporary folder (auto = when /dev/shm is too small)"""
 
     # --- environment
     env_id: str = "rocketleague"
@@ -246,68 +243,6 @@ def linear(fan_in, fan_out, std=2**0.5):
     return layer
 
 
-class LSTMUnroll(torch.autograd.Function):
-    """An LSTM over a chunk, by hand: the gradient of the recurrent weights is one matrix product over all steps, and nothing is
-    copied between steps. `tools/diagnose_performance.py --test learn` compares it with the same loop left to autograd.
-
-    gates (L, B, 4H) are the input's share of the gates, in the order input, forget, output, candidate.
-    """
-
-    @staticmethod
-    def forward(ctx, gates, weight, state, keep):
-        (length, batch, _), size = gates.shape, weight.shape[1]
-        gates = gates.clone()
-        outputs, cells, squashed, old_hidden, old_cells = (gates.new_empty(length, batch, size) for _ in range(5))
-        hidden, cell = state.split(size, 1)
-        for t in range(length):
-            torch.mul(hidden, keep[t], out=old_hidden[t])
-            torch.mul(cell, keep[t], out=old_cells[t])
-            gate = gates[t].addmm_(old_hidden[t], weight.t())
-            gate[:, : 3 * size].sigmoid_()
-            gate[:, 3 * size :].tanh_()
-            take, forget, give, candidate = gate.split(size, 1)
-            torch.mul(forget, old_cells[t], out=cells[t]).addcmul_(take, candidate)
-            torch.tanh(cells[t], out=squashed[t])
-            torch.mul(give, squashed[t], out=outputs[t])
-            hidden, cell = outputs[t], cells[t]
-        last = torch.cat([hidden, cell], 1)
-        ctx.save_for_backward(gates, squashed, old_hidden, old_cells, weight, keep)
-        ctx.mark_non_differentiable(last)  # truncated BPTT: nothing flows on into the next chunk
-        return outputs, last
-
-    @staticmethod
-    def backward(ctx, grad_outputs, _):
-        gates, squashed, old_hidden, old_cells, weight, keep = ctx.saved_tensors
-        size, grad_gates = weight.shape[1], torch.empty_like(gates)
-        grad_hidden, grad_cell = torch.zeros_like(old_hidden[0]), torch.zeros_like(old_cells[0])
-        for t in reversed(range(len(gates))):
-            take, forget, give, candidate = gates[t].split(size, 1)
-            grad_take, grad_forget, grad_give, grad_candidate = grad_gates[t].split(size, 1)
-            grad_hidden = grad_hidden + grad_outputs[t]
-            grad_cell = grad_cell + grad_hidden * give * (1 - squashed[t].square())
-            torch.mul(grad_cell, candidate, out=grad_take)
-            torch.mul(grad_cell, old_cells[t], out=grad_forget)
-            torch.mul(grad_hidden, squashed[t], out=grad_give)
-            sigmoids = gates[t, :, : 3 * size]
-            grad_gates[t, :, : 3 * size].mul_(sigmoids).mul_(1 - sigmoids)
-            torch.mul(grad_cell, take, out=grad_candidate).mul_(1 - candidate.square())
-            grad_hidden, grad_cell = (grad_gates[t] @ weight).mul_(keep[t]), grad_cell * forget * keep[t]
-        return grad_gates, grad_gates.flatten(0, 1).t() @ old_hidden.flatten(0, 1), None, None
-
-
-def gru_unroll(gates, weight, state, keep):
-    """The same for a GRU, by autograd. gates (L, B, 3H) in the order reset, update, candidate."""
-    outputs, size = [], weight.shape[1]
-    for gate, kept in zip(gates, keep):
-        state = state * kept
-        hidden = state @ weight.t()
-        reset, update = torch.sigmoid(gate[:, : 2 * size] + hidden[:, : 2 * size]).chunk(2, 1)
-        candidate = torch.tanh(gate[:, 2 * size :] + reset * hidden[:, 2 * size :])
-        state = candidate + update * (state - candidate)
-        outputs.append(state)
-    return torch.stack(outputs), state
-
-
 class Agent(nn.Module):
     """Encoder, memory, and two heads on their sum: what needs no memory has a short way to the heads. Observations are scaled by the shim."""
 
@@ -365,6 +300,10 @@ class Agent(nn.Module):
     def value(self, obs, state):
         """(B, 201), (B, S) → V, (B,)"""
         return self.critic(self.step(obs, state)[0]).squeeze(-1)
+
+
+def make_agent(settings):
+    return Agent(settings["recurrent"], settings["rnn_size"])
 
 
 # ----------------------------------------------------------------------------------------------------------- pure maths
@@ -510,59 +449,9 @@ def make_storage(args):
     }
 
 
-class Board:
-    """What the learner tells its actors: weights by version, the stage and its rewards, the league. In shared memory."""
-
-    def __init__(self, args, num_parameters):
-        self.weights = torch.zeros(num_parameters).share_memory_()
-        self.snapshots = torch.zeros(args.league_size, num_parameters).share_memory_()
-        self.rewards = torch.zeros(len(TERM_NAMES)).share_memory_()
-        # [version, stage, share of self, then per row its serial number, then its chance]; two rows more for the scripted players
-        self.numbers = torch.zeros(3 + 2 * (args.league_size + FIRST_MEMBER), dtype=torch.float64).share_memory_()
-        self.lock = mp.get_context("spawn").Lock()
-        self.seats = []  # of the actors, if one process computes for all
-
-
-class CentralAgent:
-    """An actor's policy when another process computes it: the same calls, answered there."""
-
-    def __init__(self, seat):
-        self.seat = seat
-
-    def act(self, obs, masks, state, generator=None):
-        return self.seat.ask(obs, masks, state)
-
-    def value(self, obs, state):
-        return self.seat.ask(obs, torch.ones(len(obs), NUM_ACTIONS, dtype=torch.bool), state)[2]
-
-
-def make_seats(args):
-    """→ the actors' sides and the inference process's"""
-    rows, states = args.num_agents, torch.zeros(args.num_agents, Agent(args.recurrent, args.rnn_size).state_size)
-    return inference.make_seats(
-        args.num_workers,
-        lambda: [torch.zeros(rows, NUM_OBS), torch.zeros(rows, NUM_ACTIONS, dtype=torch.bool), states.clone()],
-        lambda: [torch.zeros(rows, dtype=torch.int64), torch.zeros(rows), torch.zeros(rows), states.clone()],
-    )
-
-
-def inference_main(args, board, device, seats):
-    """The life of the inference process: the newest weights for every batch, so that each log-prob is one version's."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the learner's to handle
-    torch.set_num_threads(args.actor_threads)
-    agent, version = Agent(args.recurrent, args.rnn_size).to(device).eval(), -1.0
-    generator = torch.Generator(device).manual_seed(args.seed)
-
-    @torch.no_grad()
-    def forward(obs, masks, states):
-        nonlocal version
-        with board.lock:
-            if board.numbers[0] != version:
-                version = float(board.numbers[0])
-                from_flat(agent, board.weights)
-        return agent.act(obs, masks, states, generator)
-
-    inference.serve(seats, forward, device)
+def make_board(args, num_parameters):
+    """numbers: version, stage, share of self, reward weights; league: serial numbers, chances, and two places more for scripted players"""
+    return sharing.Board(args, num_parameters, 3 + len(TERM_NAMES), 2, extra_places=FIRST_MEMBER)
 
 
 class Actor:
@@ -571,9 +460,10 @@ class Actor:
     def __init__(self, args, index):
         self.args, self.index, self.seed, self.stage = args, index, args.seed * 1000 + index, -1
         self.rng, self.generator = np.random.default_rng(self.seed), torch.Generator().manual_seed(self.seed)
-        self.agent = self.policy = Agent(args.recurrent, args.rnn_size).eval()
+        self.agent = self.policy = make_agent(vars(args)).eval()
         self.bots = {RULE: RulePolicy("rule", self.seed), RANDOM: RulePolicy("random", self.seed)}
         self.members = {}  # serial number of a league member → its policy, copied when first needed
+        self.opponent = np.full(0, NOBODY)  # of each arena; there are none before the first stage
 
     def enter_stage(self, stage):
         self.stage, self.env = stage, make_env(self.args, STAGES[stage], self.seed)
@@ -586,23 +476,19 @@ class Actor:
     def read_board(self, board):
         """Takes over weights, stage and rewards, and draws the guests of this rollout → (version, share of self, guests, new stage?)"""
         if self.args.inference == "central":
-            self.policy = CentralAgent(board.seats[self.index])
+            self.policy = inference.CentralAgent(board.seats[self.index])
         with board.lock:
             from_flat(self.agent, board.weights)
-            version, stage, self_share = board.numbers[:3].tolist()
-            serials, chances = board.numbers[3:].view(2, -1).numpy().copy()
-            rewards = board.rewards.numpy().copy()
+            version, stage, self_share, *rewards = board.numbers.tolist()
+            serials, chances = board.league.numpy().copy()
             guests = []
             if chances.sum() > 0 and self_share < 1:
                 guests = np.unique(self.rng.choice(serials, self.args.guests, p=chances / chances.sum())).astype(int).tolist()
-            for serial in set(guests) - set(self.members) - set(self.bots):
-                self.members[serial] = with_weights(self.agent, board.snapshots[int(np.flatnonzero(serials == serial)[0])])
+            sharing.invite(self, board, set(guests) - set(self.bots), self.opponent.tolist())
         entered = int(stage) != self.stage
         if entered:
             self.enter_stage(int(stage))
         self.env.reward_weights[:] = rewards
-        in_use = {*guests, *self.opponent.tolist()}
-        self.members = {serial: policy for serial, policy in self.members.items() if serial in in_use}
         return version, self_share, guests, entered
 
     def choose_opponents(self, arenas, self_share, guests):
@@ -684,91 +570,17 @@ class Actor:
         if self.stage < 0:
             return None
         arrays = {**self.env.state_dict(), "opponent": self.opponent, "side": self.side, "touched_in_game": self.touched}
-        return {
-            "stage": self.stage,
-            "memory": self.memory.clone(),
-            "arrays": {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()},
-            "members": {serial: to_flat(policy) for serial, policy in self.members.items()},
-            "rngs": [json.dumps(rng.bit_generator.state) for rng in (self.rng, self.bots[RULE].rng, self.bots[RANDOM].rng)],
-            "generator": self.generator.get_state(),
-        }
+        bots = {who: json.dumps(bot.rng.bit_generator.state) for who, bot in self.bots.items()}
+        return sharing.actor_state(self, arrays) | {"stage": self.stage, "memory": self.memory.clone(), "bots": bots}
 
     def load_state_dict(self, state):
         self.enter_stage(state["stage"])
-        arrays = {name: tensor.numpy() for name, tensor in state["arrays"].items()}
+        arrays = sharing.load_actor_state(self, state)
         self.env.load_state_dict(arrays)
         self.opponent[:], self.side[:], self.touched[:] = (arrays[name] for name in ("opponent", "side", "touched_in_game"))
         self.memory.copy_(state["memory"])
-        self.members = {serial: with_weights(self.agent, flat) for serial, flat in state["members"].items()}
-        for rng, saved in zip((self.rng, self.bots[RULE].rng, self.bots[RANDOM].rng), state["rngs"]):
-            rng.bit_generator.state = json.loads(saved)
-        self.generator.set_state(state["generator"])
-
-
-# --8<-- [start:actor_main]
-def actor_main(args, index, board, slots, free, full):
-    """The life of an actor process: take a free slot, fill it, say so. Ends with its parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the learner's to handle
-    torch.set_num_threads(args.actor_threads)
-    parent = mp.parent_process()  # not getppid: the learner may have died before this line
-    try:
-        actor = Actor(args, index)
-        while parent.is_alive():
-            with contextlib.suppress(queue.Empty):
-                slot = free.get(timeout=1.0)
-                actor.rollout(board, slots[slot])
-                full.put((index, slot, ""))
-    except Exception:
-        full.put((index, -1, traceback.format_exc()))
-
-
-def inline_rollouts(args, board, actor):
-    storage = make_storage(args)
-    while True:
-        actor.rollout(board, storage)
-        yield 0, storage, 0
-
-
-def process_rollouts(args, board):
-    """Two slots per actor, so that it fills one while the learner reads the other. Only integers cross the queues."""
-    context = mp.get_context("spawn")
-    slots = [{name: tensor.share_memory_() for name, tensor in make_storage(args).items()} for _ in range(2 * args.num_workers)]
-    free, full = [context.Queue() for _ in range(args.num_workers)], context.Queue()
-    workers = [
-        context.Process(target=actor_main, args=(args, i, board, slots, free[i], full), name=f"actor-{i}", daemon=True)
-        for i in range(args.num_workers)
-    ]
-    try:
-        for index, worker in enumerate(workers):
-            worker.start()
-            free[index].put(2 * index)
-            free[index].put(2 * index + 1)
-        while True:
-            with contextlib.suppress(queue.Empty):
-                index, slot, error = full.get(timeout=1.0)
-                if error:
-                    raise RuntimeError(f"Actor process {index} failed:\n{error}")
-                yield index, slots[slot], full.qsize()
-                free[index].put(slot)
-            for index, worker in enumerate(workers):
-                if worker.exitcode is not None:
-                    raise RuntimeError(f"Actor process {index} (pid {worker.pid}) died with exit code {worker.exitcode}.")
-    finally:
-        for worker in workers:
-            worker.terminate()
-        for worker in workers:
-            worker.join()
-
-
-# --8<-- [end:actor_main]
-
-
-def central_rollouts(args, board, device):
-    """The same, with the policy of all actors in one process on the learner's device."""
-    actors, seats = make_seats(args)
-    with inference.process_of(inference_main, (args, board, device), seats):
-        board.seats = actors
-        yield from process_rollouts(args, board)
+        for who, dice in state["bots"].items():
+            self.bots[who].rng.bit_generator.state = json.loads(dice)
 
 
 # ------------------------------------------------------------------------------------------------ evaluation, checkpoints
@@ -788,7 +600,7 @@ def save_model(path, agent, args, stage):
 
 def load_model(path):
     """A run's folder or a model.zip → (agent, metadata)"""
-    return run.load_agent(path, contract.contract_hash(), lambda settings: Agent(settings["recurrent"], settings["rnn_size"]))
+    return run.load_agent(path, contract.contract_hash(), make_agent)
 
 
 class League:
@@ -803,11 +615,9 @@ class League:
         """A snapshot takes over the agent's ratings. When the league is full, the weakest past self leaves."""
         if len(self.members) == self.args.league_size + FIRST_MEMBER:
             self.members.remove(min(self.members[FIRST_MEMBER:], key=lambda member: member["elo"]))
-        row = min(set(range(self.args.league_size)) - {member["row"] for member in self.members})
+        row = self.board.keep(flat, self.members)
         self.members.append({**self.agent, "serial": self.next_serial, "row": row, "name": name, "games": 0, "wins": 0.0})
         self.next_serial += 1
-        with self.board.lock:
-            self.board.snapshots[row] = flat
 
     def prune(self):
         """Past selves far below the agent leave; the scripted players stay whatever happens, or the scale would lose its hold."""
@@ -820,15 +630,11 @@ class League:
 
     def publish(self, agent, version, stage, rewards, self_share):
         """Hands weights, stage, snapshots and chances to the actors, all of one version."""
-        with self.board.lock:
-            self.board.weights.copy_(to_flat(agent))
-            self.board.rewards.copy_(torch.from_numpy(rewards))
-            self.board.numbers.zero_()
-            self.board.numbers[:3] = torch.tensor([version, stage, self_share])
-            serials, chances = self.board.numbers[3:].view(2, -1)
-            for member, probability in zip(self.members, self.probabilities()):
-                row = member["row"] if member["row"] >= 0 else self.args.league_size + member["serial"]
-                serials[row], chances[row] = member["serial"], probability
+        places = [member["row"] if member["row"] >= 0 else self.args.league_size + member["serial"] for member in self.members]
+        columns = {
+            place: (member["serial"], chance) for place, member, chance in zip(places, self.members, self.probabilities(), strict=True)
+        }
+        self.board.publish(agent, [version, stage, self_share, *rewards.tolist()], columns)
 
 
 if __name__ == "__main__":
@@ -844,23 +650,16 @@ if __name__ == "__main__":
     run_dir = run.make_run_folder(args, __file__)
     device, autocast, scaler = run.set_up(args)
 
-    agent = Agent(args.recurrent, args.rnn_size).to(device)
+    agent = make_agent(vars(args)).to(device)
     optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5)
-    if args.inference == "central" and (args.ray_address or not args.num_workers):
-        print("--inference central falls back to worker: it needs actor processes on this machine.", flush=True)
-    apart = args.inference == "central" or (args.inference == "auto" and device.type == "cuda")
-    args.inference = "central" if apart and args.num_workers and not args.ray_address else "worker"
-    unroll, compiling = agent.unroll, args.compile
-    if compiling and (args.recurrent == "lstm" or (device.type == "cpu" and not shutil.which("g++"))):
-        why = "the LSTM is unrolled by hand" if args.recurrent == "lstm" else "there is no C++ compiler"
-        print(f"--compile falls back to off: {why}.", flush=True)
-    elif compiling:
-        unroll = torch.compile(agent.unroll)
+    args.inference = inference.settle(args, device)
+    unroll = run.compiled(args, agent.unroll, device, "the LSTM is unrolled by hand" if args.recurrent == "lstm" else "")
     return_rms = RunningMeanStd(1)
     # Running sums of every car, over rollouts: discounted (for the reward's scale) and plain (to be logged).
     discounted, episodic = (torch.zeros(max(args.num_workers, 1), args.num_agents) for _ in range(2))
     steps_in_stage = torch.zeros(max(args.num_workers, 1))  # of each actor
-    board = Board(args, len(to_flat(agent)))
+    args.sharing = sharing.settle(args, make_storage, len(to_flat(agent)))
+    board = make_board(args, len(to_flat(agent)))
     league = League(args, board)
     update, global_step, version, elapsed, stage_update = 0, 0, 0, 0.0, 0
     stage_scores, stage_rated, random_touches = [], 0, 0.0
@@ -905,17 +704,11 @@ if __name__ == "__main__":
             opponents = opponents + [league.members[FIRST_MEMBER + i] for i in sorted(chosen)]
         results = {}
         for member in opponents:
-            name = member["name"]
-            other = with_weights(policy, board.snapshots[member["row"]]) if member["serial"] >= FIRST_MEMBER else name
-            video = run_dir / "videos" / f"{global_step}.gif" if args.capture_video and name == "rule" else ""
-            if video:
-                video.parent.mkdir(exist_ok=True)
-            scores, lengths = rating_match(args, policy, other, size, seed, video)
-            course, seconds = rate_match(league.agent, member, scores, size), lengths * args.action_repeat / contract.TICK_RATE
-            append_games(run_dir / "games.csv", global_step, STAGE_NAMES[stage], size, "agent", name, scores, seconds, course)
-            if name in ANCHORS:
-                results |= run.score_metrics(name, scores)
-            if name == "rule" and STAGES[stage].measure == "win":
+            other = with_weights(policy, board.snapshots[member["row"]]) if member["serial"] >= FIRST_MEMBER else member["name"]
+            scores = rating_match(args, policy, league.agent, other, member, size, seed, run_dir, global_step, STAGE_NAMES[stage])
+            if member["name"] in ANCHORS:
+                results |= run.score_metrics(member["name"], scores)
+            if member["name"] == "rule" and STAGES[stage].measure == "win":
                 stage_scores.extend(scores.tolist())
             stage_rated += len(scores)
         random_touches = random_touches or touch_rate(args, RulePolicy("random", args.seed))
@@ -934,12 +727,9 @@ if __name__ == "__main__":
     stopping = run.stop_on_signals()
     logger = run.Logger(args, run_dir, global_step)
     league.publish(agent, version, stage, stage_rewards(args, stage, stage_update), self_share())
-    if actor:
-        rollouts = inline_rollouts(args, board, actor)
-    elif args.ray_address:
-        rollouts = cluster.ray_rollouts(args, board, Actor, make_storage)
-    else:
-        rollouts = central_rollouts(args, board, device) if args.inference == "central" else process_rollouts(args, board)
+    rollouts = actors.rollouts(args, board, Actor, make_storage, actor)
+    if args.inference == "central":
+        rollouts = inference.rollouts(args, board, Actor, make_storage, make_agent, device)
     length, chunks = args.sequence_length, args.rollout_steps // args.sequence_length
     start_time, first_step, consistent, done = time.time(), global_step, True, progress(elapsed)
 
@@ -1046,7 +836,7 @@ if __name__ == "__main__":
             for name, kind in (("self", who == SELF), ("rule", who == RULE), ("random", who == RANDOM), ("past", who >= FIRST_MEMBER)):
                 if kind.any():
                     metrics |= {f"win_rate/{name}": float(results[kind, 1].mean()), f"win_rate/{name}_n": int(kind.sum())}
-            metrics |= {f"rewards/{term}": value for term, value in zip(TERM_NAMES, (means * board.rewards.numpy()).tolist())}
+            metrics |= {f"rewards/{term}": value for term, value in zip(TERM_NAMES, (means * board.numbers[3:].numpy()).tolist())}
             finished = done >= 1.0
             if finished or (args.eval_frequency and update % args.eval_frequency == 0):
                 metrics |= evaluate_all()

@@ -13,15 +13,11 @@
 An exploiter is the honest measure: what a fresh learner with the same budget wins against the frozen model.
 """
 
-import contextlib
 import dataclasses
 import math
 import os
-import queue
-import signal
 import sys
 import time
-import traceback
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,16 +28,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 import torch
-import torch.multiprocessing as mp
 import torch.nn as nn
 import torch.nn.functional as F
 
-from cleanrl_games.envs import cluster, exploiters, run, sharing
-from cleanrl_games.envs.sharing import from_flat, to_flat, with_weights
+from cleanrl_games.envs import actors, exploiters, run, sharing
+from cleanrl_games.envs.sharing import from_flat, invite, to_flat, with_weights
 from cleanrl_games.envs.vgc import PREVIEW, VGCVecEnv, contract, mdbo, require_format, team_mix
+from cleanrl_games.envs.vgc.choices import NUM_PREVIEW, NUM_SLOT, TwoChoices, choices_of, masked_log_softmax
 from cleanrl_games.envs.vgc.evaluation import Player, evaluate  # noqa: F401 (tools play a model as its script's Player)
-from cleanrl_games.envs.vgc.match import BASELINES, replay_battles
-from cleanrl_games.envs.vgc.vocabulary import FLOATS, INTS, LAYOUT, SIZES, columns_of
+from cleanrl_games.envs.vgc.match import BASELINES
+from cleanrl_games.envs.vgc.seats import Seats, make_rows, make_storage
+from cleanrl_games.envs.vgc.vocabulary import LAYOUT, columns_of, id_bags
 
 # Names that users of similar trainers type, and what they are called here.
 ALIASES = {
@@ -227,7 +224,6 @@ class Args:
 # ------------------------------------------------------------------------------------------------------------- networks
 
 # --8<-- [start:network]
-NUM_SLOT, NUM_PREVIEW, NUM_JOINT = mdbo.SLOT_ACTIONS, mdbo.NUM_PREVIEWS, mdbo.NUM_ACTIONS  # 45, 90, 2025
 NUM_HITS = 32  # what a move does to a foe is told in so many numbers
 
 
@@ -238,19 +234,12 @@ def linear(fan_in, fan_out, std=2**0.5):
     return layer
 
 
-def masked_log_softmax(logits, legal):
-    """In float32; illegal entries get probability 0 exactly, and no gradient."""
-    logits = logits.float()
-    return logits.masked_fill(~legal, torch.finfo(logits.dtype).min).log_softmax(-1)
-
-
-class Agent(nn.Module):
+class Agent(TwoChoices):
     """Embeddings for ids, a token per Pokémon, attention over the twelve, an LSTM over a battle's decisions, three heads.
 
-    A decision is two choices, one after the other: a turn's are slot 0 and slot 1 (45 each, joint number 45 · slot 0 + slot 1), a
-    preview's are the preview (90) and nothing. So every policy is a table of log-probs (B, 2, 90), padded with illegal entries.
-    A move's logit is made of what the situation asks for, of the move, of its target and of both together; a switch's of the
-    Pokémon that would come in: what is learned about a move or a Pokémon holds in every slot of every team.
+    A decision is two choices, one after the other, the second given the first. A move's logit is made of what the situation asks
+    for, of the move, of its target and of both together; a switch's of the Pokémon that would come in: what is learned about a move
+    or a Pokémon holds in every slot of every team.
     """
 
     def __init__(self, width=64, embedding_width=128, hidden_size=192, attention_heads=4):
@@ -260,26 +249,17 @@ class Agent(nn.Module):
         self.common, self.active_at, self.versus_at = len(opp.floats), opp.floats.index("active_a"), active.floats.index("move_1_vs_a")
         self.move_numbers_at = opp.floats.index("move_1_power")
 
-        # One table for all vocabularies, one after another; columns that mean different things have rows of their own.
-        sizes = {"species": SIZES["species"], "ability": SIZES["abilities"], "item": SIZES["items"], "lost_item": SIZES["items"],
-                 "type": SIZES["types"], "tera_type": SIZES["types"], "move": SIZES["moves"], "actor": 5, "target": 5}  # fmt: skip
-        start = dict(zip(sizes, np.cumsum([0, *sizes.values()]).tolist()))
-        same = {"type_1": "type", "type_2": "type", "type_3": "type", "actor_species": "species", "target_species": "species"}
-        same |= {f"move_{i}": "move" for i in (1, 2, 3, 4)}
-        # A bag is a set of ids whose embeddings are summed: a Pokémon, an event of the last turns, a move of an active Pokémon.
-        bags = [[(group.int_index(row, name), name) for name in group.ints] for group in (own, opp, history) for row in range(group.rows)]
-        bags += [[(own.int_index(row, f"move_{i}"), "move")] for row in (0, 1) for i in (1, 2, 3, 4)]
+        columns, offsets, starts, table_size = id_bags()
         constants = {
-            "bag_columns": torch.tensor([column for bag in bags for column, _ in bag]),
-            "bag_offsets": torch.tensor([start[same.get(name, name)] for bag in bags for _, name in bag], dtype=torch.int32),
-            "bag_starts": torch.tensor(np.cumsum([0, *map(len, bags)])[:-1], dtype=torch.int32),
+            "bag_columns": torch.tensor(columns),
+            "bag_offsets": torch.tensor(offsets, dtype=torch.int32),
+            "bag_starts": torch.tensor(starts, dtype=torch.int32),
             "pairs_of_six": torch.from_numpy(mdbo.PAIRS_OF_SIX),
             "preview_pairs": torch.from_numpy(mdbo.PREVIEW_PAIRS),
-            "parts": torch.from_numpy(mdbo.SLOT_PARTS),
         }
         for name, value in constants.items():
             self.register_buffer(name, value, persistent=False)
-        self.table = nn.Parameter(torch.randn(sum(sizes.values()), embedding_width) * 0.1)
+        self.table = nn.Parameter(torch.randn(table_size, embedding_width) * 0.1)
 
         self.mon_ids, self.mon_numbers = linear(embedding_width, width, 1.0), linear(self.common, width, 1.0)
         self.own_numbers, self.belief_numbers = linear(len(own.floats) - self.common, width), linear(len(LAYOUT["belief"].floats), width)
@@ -353,15 +333,6 @@ class Agent(nn.Module):
             outputs.append(hidden)
         return torch.stack(outputs), torch.stack([hidden, cell])
 
-    def pointers(self, hidden, things):
-        """→ queries of both slots (B, 1, …), what a target is (B, 5, W): own b, own a, none, foe a, foe b; who may come in (B, 4, W)"""
-        _, standing, bench, foes, _, _ = things
-        batch = len(hidden)
-        queries = self.query(torch.cat([hidden[:, None].expand(-1, 2, -1), standing], -1)).split(1, 1)
-        ours, theirs = self.target_key(torch.cat([standing.flip(1), foes], 1)).split(2, 1)
-        targets = torch.cat([ours, self.no_target.expand(batch, 1, -1), theirs], 1)
-        return queries, targets, self.switch_key(torch.cat([standing, bench], 1))
-
     def slot_logits(self, query, moves, hits, targets, switches):
         """query (B, Q, …), moves (B, 4, W), hits (B, 4, 2, K) of this slot → (B, Q, 45)"""
         want_move, want_target, want_tera, want_switch, want_hit, want_pass = query.split(self.wants, -1)
@@ -371,11 +342,6 @@ class Agent(nn.Module):
         both = both * scale + F.pad(hit, (3, 0))  # a foe's column of target is 3 or 4
         tera = both + (want_tera @ moves.mT)[..., None] * scale
         return torch.cat([torch.cat([both, tera], -1).flatten(2), want_switch @ switches.mT * scale, want_pass], -1)
-
-    def slot_0_words(self, moves, targets, switches):
-        """(B, 15, W): a slot's action is said to the other slot as the sum of some of these, see mdbo.SLOT_PARTS"""
-        batch = len(moves)
-        return torch.cat([moves, targets, self.tera_key.expand(batch, 1, -1), switches, self.passing.expand(batch, 1, -1)], 1)
 
     def preview_logits(self, hidden, tokens):
         """hidden (P, H), own tokens (P, 6, W) → (P, 90): a pair of leads and a pair behind them"""
@@ -387,73 +353,36 @@ class Agent(nn.Module):
         back = (F.relu(back[:, first] + back[:, second]) @ want_back[..., None]).squeeze(-1) * scale
         return lead[:, self.preview_pairs[:, 0]] + back[:, self.preview_pairs[:, 1]]
 
-    def first_logits(self, hidden, things, preview, query, targets, switches):
-        """→ (B, 90): slot 0's 45, or the preview's 90"""
-        tokens, _, _, _, moves, hits = things
-        logits = F.pad(self.slot_logits(query, moves[:, 0], hits[:, 0], targets, switches).squeeze(1), (0, NUM_PREVIEW - NUM_SLOT))
+    def choice_logits(self, hidden, things, preview):
+        """→ logits of the first choice (B, 90): slot 0's 45, or the preview's; and of slot 1 given what slot 0 does, see TwoChoices"""
+        tokens, standing, bench, foes, moves, hits = things
+        batch = len(hidden)
+        query_0, query_1 = self.query(torch.cat([hidden[:, None].expand(-1, 2, -1), standing], -1)).split(1, 1)
+        ours, theirs = self.target_key(torch.cat([standing.flip(1), foes], 1)).split(2, 1)
+        targets = torch.cat([ours, self.no_target.expand(batch, 1, -1), theirs], 1)  # (B, 5, W): own b, own a, none, foe a, foe b
+        switches = self.switch_key(torch.cat([standing, bench], 1))  # (B, 4, W)
+        first = F.pad(self.slot_logits(query_0, moves[:, 0], hits[:, 0], targets, switches).squeeze(1), (0, NUM_PREVIEW - NUM_SLOT))
         rows = preview.nonzero().squeeze(1)
         if len(rows):  # one decision in twelve
-            logits = logits.index_copy(0, rows, self.preview_logits(hidden[rows], tokens[rows]).to(logits.dtype))
-        return logits
+            first = first.index_copy(0, rows, self.preview_logits(hidden[rows], tokens[rows]).to(first.dtype))
+        tera, passing = self.tera_key.expand(batch, 1, -1), self.passing.expand(batch, 1, -1)
+        words = torch.cat([moves[:, 0], targets, tera, switches, passing], 1)  # (B, 15, W): slot 0's action is a sum of some of these
 
-    def logprobs(self, hidden, things, preview, legal, actions):
-        """Log-probs of both choices, the second given the first that was taken.
-        hidden (B, H), preview (B,) bool, legal (B, 2, 90) given the action, actions (B,) → (B, 2, 90)"""
-        moves, hits = things[4:]
-        (query_0, query_1), targets, switches = self.pointers(hidden, things)
-        first = self.first_logits(hidden, things, preview, query_0, targets, switches)
-        said = self.parts[actions.clamp(max=NUM_JOINT - 1) // NUM_SLOT][:, None] @ self.slot_0_words(moves[:, 0], targets, switches)
-        second = self.slot_logits(query_1 + self.given_slot_0(said), moves[:, 1], hits[:, 1], targets, switches).squeeze(1)
-        return masked_log_softmax(torch.stack([first, F.pad(second, (0, NUM_PREVIEW - NUM_SLOT))], 1), legal)
+        def second_given(parts):
+            return self.slot_logits(query_1 + self.given_slot_0(parts @ words), moves[:, 1], hits[:, 1], targets, switches)
 
-    def act(self, hidden, things, preview, joint, generator=None):
-        """Samples slot 0 (or the preview), then slot 1 given it. joint (B, 2025) bool: what is legal
-        → actions (B,), log-prob (B,), legal (B, 2, 90) given the action"""
-        moves, hits = things[4:]
-        table = joint.view(-1, NUM_SLOT, NUM_SLOT)
-        (query_0, query_1), targets, switches = self.pointers(hidden, things)
-        legal = joint.new_zeros(len(joint), 2, NUM_PREVIEW)
-        legal[:, 0, :NUM_SLOT] = table.any(2)
-        legal[preview, 0] = joint[preview, :NUM_PREVIEW]
-        first = masked_log_softmax(self.first_logits(hidden, things, preview, query_0, targets, switches), legal[:, 0])
-        # The largest of p / Exp(1) is a sample of p, and never one of probability 0.
-        action_0 = (first.exp() / torch.empty_like(first).exponential_(generator=generator)).argmax(-1)
-        slot_0 = action_0.clamp(max=NUM_SLOT - 1)
-        legal[:, 1, :NUM_SLOT] = table[torch.arange(len(joint), device=joint.device), slot_0]
-        # Nothing is chosen after a preview: entry 0 stands for that.
-        legal[preview, 1] = torch.arange(NUM_PREVIEW, device=joint.device) == 0
-        said = self.parts[slot_0][:, None] @ self.slot_0_words(moves[:, 0], targets, switches)
-        second = self.slot_logits(query_1 + self.given_slot_0(said), moves[:, 1], hits[:, 1], targets, switches).squeeze(1)
-        second = masked_log_softmax(second, legal[:, 1, :NUM_SLOT])
-        action_1 = (second.exp() / torch.empty_like(second).exponential_(generator=generator)).argmax(-1)
-        logprob = first.gather(1, action_0[:, None]) + second.gather(1, action_1[:, None])
-        return torch.where(preview, action_0, NUM_SLOT * action_0 + action_1), logprob.squeeze(1), legal
-
-    def joint_logprobs(self, hidden, things, preview, joint):
-        """The whole policy: (B, 2025), of a preview in the first 90, finfo.min where illegal. Its argmax is greedy play."""
-        moves, hits = things[4:]
-        table = joint.view(-1, NUM_SLOT, NUM_SLOT)
-        (query_0, query_1), targets, switches = self.pointers(hidden, things)
-        legal = torch.where(preview[:, None], joint[:, :NUM_PREVIEW], F.pad(table.any(2), (0, NUM_PREVIEW - NUM_SLOT)))
-        first = masked_log_softmax(self.first_logits(hidden, things, preview, query_0, targets, switches), legal)
-        said = self.parts @ self.slot_0_words(moves[:, 0], targets, switches)  # (B, 45, W)
-        second = self.slot_logits(query_1 + self.given_slot_0(said), moves[:, 1], hits[:, 1], targets, switches)  # (B, 45, 45)
-        both = (first[:, :NUM_SLOT, None] + masked_log_softmax(second, table)).flatten(1)
-        both = torch.where(preview[:, None], F.pad(first, (0, NUM_JOINT - NUM_PREVIEW)), both)
-        return both.masked_fill(~joint, torch.finfo(both.dtype).min)
+        return first, second_given
 
     def win_logit(self, hidden):
-        """The log-odds of winning (B,): the state's value is 2 · sigmoid − 1."""
+        """The log-odds of winning (B,)"""
         return self.value_out(hidden).squeeze(-1).float()
+
+    def value(self, hidden):
+        return 2 * self.win_logit(hidden).sigmoid() - 1
 
 
 def make_agent(settings):
     return Agent(settings["width"], settings["embedding_width"], settings["lstm_size"], settings["attention_heads"])
-
-
-def choices_of(preview, actions):
-    """Joint numbers (N,) → what was chosen in each head (N, 2); a preview's second head chooses entry 0 of one."""
-    return torch.stack([torch.where(preview, actions, actions // NUM_SLOT), torch.where(preview, 0, actions % NUM_SLOT)], 1)
 
 
 # --8<-- [end:network]
@@ -595,7 +524,7 @@ def tables_of(agent, b, order, starts, lengths, device):
     for chunks in np.array_split(np.arange(len(starts)), max(len(b.key) // 1024, 1)):
         if len(chunks):
             rows, logprobs, hidden = evaluate_chunks(agent, b, order, starts[chunks], lengths[chunks], device)
-            table[rows], values[rows] = logprobs.cpu(), (2 * agent.win_logit(hidden).sigmoid() - 1).cpu()
+            table[rows], values[rows] = logprobs.cpu(), agent.value(hidden).cpu()
     return table, values
 
 
@@ -619,7 +548,6 @@ def elo_update(rating, reference, score, k=8.0):
 
 KINDS = ("self", "bc", "past", "exploiter", "opponent", *BASELINES)  # who holds the other seat
 SELF, BC, PAST, EXPLOITER, OPPONENT, SCRIPTED = range(6)
-MAX_EPISODES = 4096  # per rollout
 
 
 def base_shares(args):
@@ -632,160 +560,71 @@ def base_shares(args):
     return shares
 
 
-def table_codes(args):
-    """Who sits at each of an actor's tables: 0 = open to any policy, else a scripted player's code.
-
-    Who is scripted is fixed in the environment, so the curriculum decides which tables play: num_battles of them at a time, the
-    others wait with their team preview. There are enough tables for a scripted player to be met 1.6 times its base share."""
-    shares = base_shares(args)[SCRIPTED:]
-    counts = [math.ceil(args.num_battles * min(1.6 * share, 1.0)) for share in shares]
-    return np.repeat(np.arange(len(BASELINES) + 1), [args.num_battles, *counts])
-
-
-def make_env(args, index, episodes=None):
-    codes = table_codes(args)
-    pairs = [("open", ("open", *BASELINES)[code])[:: 1 - 2 * (table % 2)] for table, code in enumerate(codes)]
+def make_env(args, index, shares, episodes=None, players=None):
     # Sixteen shipped teams are soon known by heart; the generated ones keep held-out teams from being a shock.
     teams = team_mix(args.teams, args.battle_format)
     return VGCVecEnv(
-        len(codes), args.num_sims, args.battle_format, teams, args.open_team_sheets,
-        args.seed * 1000 + index, args.turn_cap, opponents=pairs, episodes=episodes,
+        args.num_battles, args.num_sims, args.battle_format, teams, args.open_team_sheets,
+        args.seed * 1000 + index, args.turn_cap, opponents=scripted(shares), episodes=episodes, players=players,
     )  # fmt: skip
 
 
-# --8<-- [start:storage]
-def make_rows(args, count):
-    """What is known of a decision when it is made."""
-    return {
-        "ints": torch.zeros(count, INTS, dtype=torch.int16),
-        "floats": torch.zeros(count, FLOATS),
-        "legal": torch.zeros(count, 2, NUM_PREVIEW, dtype=torch.bool),  # both choices, the second given the first that was taken
-        "actions": torch.zeros(count, dtype=torch.int64),
-        "logprobs": torch.zeros(count),
-        "values": torch.zeros(count),
-        "first": torch.zeros(count, dtype=torch.bool),  # a team preview, where a battle and the LSTM's memory begin
-        "states": torch.zeros(count, 2, args.lstm_size),  # the LSTM's, before the decision
-        "version": torch.zeros(count, dtype=torch.int32),
-    }
+def scripted(shares):
+    """(K,) → shares of scripted players by name"""
+    return {name: float(share) for name, share in zip(BASELINES, shares[SCRIPTED:]) if share > 0}
 
 
-def make_storage(args):
-    """One rollout: closed decisions in the order in which they were closed. The last round of decisions may overshoot buffer_size."""
-    count = args.buffer_size + 2 * args.num_battles
-    storage = make_rows(args, count) | {
-        "key": torch.zeros(count, dtype=torch.int64),  # the seat
-        "rewards": torch.zeros(count),  # what came after the decision
-        "next_values": torch.zeros(count),
-        "ended": torch.zeros(count, dtype=torch.bool),
-        "episodes": torch.zeros(MAX_EPISODES, 4),  # kind, league member, score, turns
-        "info": torch.zeros(5, dtype=torch.float64),  # rows, episodes, seconds of: rollout, inference, simulator
-    }
-    if args.sharing == "file_system" and args.num_workers and not args.ray_address:
-        storage = {name: sharing.mapped(tensor) for name, tensor in storage.items()}
-    return storage
-
-
-# --8<-- [end:storage]
-
-
-class Board:
-    """What the learner tells its actors: weights by version, the pool's policies, whom to fight. In shared memory."""
-
-    def __init__(self, args, num_parameters):
-        share = sharing.mapped if args.sharing == "file_system" else torch.Tensor.share_memory_
-        self.weights = share(torch.zeros(num_parameters))
-        self.snapshots = share(torch.zeros(args.league_size, num_parameters))
-        # [version, the kinds' probabilities, then per row of the pool: its serial number, its kind, its probability within the kind]
-        self.numbers = share(torch.zeros(1 + len(KINDS) + 3 * args.league_size, dtype=torch.float64))
-        self.lock = mp.get_context("spawn").Lock()
+def make_board(args, num_parameters):
+    """numbers: version, the kinds' probabilities; league: serial numbers, kinds, probabilities within the kind"""
+    return sharing.Board(args, num_parameters, 1 + len(KINDS), 3)
 
 
 class Actor:
     """Plays battles and writes them down. Knows nothing of processes or Ray: the same class runs inline and anywhere else."""
 
     def __init__(self, args, index):
-        self.codes, seed = table_codes(args), args.seed * 1000 + index
-        tables, seats = len(self.codes), 2 * len(self.codes)
+        seed = args.seed * 1000 + index
         self.args, self.index = args, index
         self.rng, self.generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
         if args.num_workers:
             os.nice(args.actor_nice)
-        self.env, self.resumed = make_env(args, index), None
-        self.parked = None  # frames of tables that wait with their preview
+        self.shares = base_shares(args)  # by which battles begin
+        self.env, self.resumed = make_env(args, index, self.shares), None
         self.agent = make_agent(vars(args)).eval()
         self.members = {}  # serial number of a pool's member → its policy, copied when first needed
-        self.kind, self.running = np.zeros(tables, np.int64), np.zeros(tables, bool)
-        self.holder = np.zeros(seats, np.int64)  # who answers for a seat: 0 = the learner's policy, else a member's serial number
-        self.states = torch.zeros(seats, 2, 2, args.lstm_size)  # before and after the seat's last decision
-        self.open, self.is_open = make_rows(args, seats), np.zeros(seats, bool)  # the learner's last decision in each seat
-        self.played = [[] for _ in range(tables)]  # (key, action) of the battles under way, to get there again
+        self.seats = Seats(make_rows(args, 2 * args.num_battles), SCRIPTED)
 
     def read_board(self, board):
-        """Takes over weights and draws the members to meet in this rollout → (version, probabilities of kinds, guests by kind)"""
+        """Takes over weights and shares and draws the members to meet in this rollout → (version, guests by kind)"""
         with board.lock:
             from_flat(self.agent, board.weights)
-            version, probabilities = int(board.numbers[0]), board.numbers[1 : 1 + len(KINDS)].numpy().copy()
-            serials, kinds, shares = board.numbers[1 + len(KINDS) :].view(3, -1).numpy().copy()
+            version, self.shares = int(board.numbers[0]), board.numbers[1:].numpy().copy()
+            serials, kinds, shares = board.league.numpy().copy()
             guests = {}
             for kind in np.unique(kinds[shares > 0]).astype(int).tolist():
                 p = shares * (kinds == kind)
                 guests[kind] = np.unique(self.rng.choice(serials, self.args.guests, p=p / p.sum())).astype(int).tolist()
-            drawn = {serial for serials_of_kind in guests.values() for serial in serials_of_kind}
-            for serial in drawn - set(self.members):
-                self.members[serial] = with_weights(self.agent, board.snapshots[int(np.flatnonzero(serials == serial)[0])])
-        in_use = {*drawn, *self.holder[np.repeat(self.running, 2)].tolist()}
-        self.members = {serial: policy for serial, policy in self.members.items() if serial in in_use}
-        return version, probabilities, guests
+            drawn = [serial for serials_of_kind in guests.values() for serial in serials_of_kind]
+            invite(self, board, drawn, self.seats.holder.tolist())
+        return version, guests
 
-    def start_battles(self, waiting, probabilities, guests):
-        """Lets tables that wait with their preview begin until num_battles run; who holds a seat holds it until the battle ends."""
-        for _ in range(min(self.args.num_battles - int(self.running.sum()), len(waiting))):
-            kind = int(self.rng.choice(len(KINDS), p=probabilities))
-            code = max(kind - SCRIPTED + 1, 0)
-            free = [table for table in waiting if self.codes[table] == code] or [table for table in waiting if self.codes[table] == 0]
-            table = min(free or waiting, key=lambda table: self.env.episodes[table])
-            waiting.remove(table)
-            self.running[table], self.played[table], self.holder[2 * table : 2 * table + 2] = True, [], 0
-            self.kind[table] = SCRIPTED + self.codes[table] - 1 if self.codes[table] else kind if kind in guests else SELF
-            if SELF < self.kind[table] < SCRIPTED:
-                self.holder[2 * table + self.rng.integers(2)] = self.rng.choice(guests[kind])
-
-    def forward(self, policy, batch, rows):
-        """Encodes rows and moves their seats' memories on → LSTM output (B, H), things for the heads, memory before (B, 2, H)"""
-        keys, retry = torch.from_numpy(batch.key[rows]).long(), torch.from_numpy(batch.retry[rows])
-        # A choice that could not be carried out is asked for again: the memory of it is undone.
-        before = torch.where(retry[:, None, None], self.states[keys, 0], self.states[keys, 1])
-        core, things = policy.encode(torch.from_numpy(batch.ints[rows]), torch.from_numpy(batch.floats[rows]))
-        hidden, after = policy.unroll(core[None], before.transpose(0, 1), torch.from_numpy(batch.kind[rows] == PREVIEW)[None])
-        self.states[keys, 0], self.states[keys, 1] = before, after.transpose(0, 1)
-        return hidden[0], things, before
-
-    def close(self, s, at, keys, rewards, next_values, ended):
-        """Moves the open decisions of these seats to the rollout, with what came of them."""
-        span = slice(at, at + len(keys))
-        for name, rows in self.open.items():
-            s[name][span] = rows[keys]
-        s["key"][span], s["rewards"][span] = torch.from_numpy(keys), torch.from_numpy(rewards)
-        s["next_values"][span], s["ended"][span] = next_values, ended
-        self.is_open[keys] = False
-        return span.stop
-
-    def note_results(self, finished, s, episodes):
-        """Writes down who won, as the learner sees it; of a battle against itself as side 0 does."""
-        for end in finished[: MAX_EPISODES - episodes]:
-            battle, kind = int(end["battle"]), int(self.kind[end["battle"]])
-            seats = self.holder[2 * battle : 2 * battle + 2]
-            side = int(end["p1"] != 0) if kind >= SCRIPTED else int(seats[0] != 0)
-            score = float(end["winner"] == side) if end["winner"] in (0, 1) else 0.5
-            s["episodes"][episodes] = torch.tensor([kind, seats.max(), score, end["turns"]])
-            episodes += 1
-        return episodes
+    def choose_opponents(self, batch, rows, guests):
+        """Only ever called for battles that start: who holds a seat holds it until the battle ends. Whether it is a scripted player
+        the environment has drawn, by the same shares."""
+        shares = self.shares[:SCRIPTED] / self.shares[:SCRIPTED].sum() if self.shares[:SCRIPTED].any() else np.eye(SCRIPTED)[SELF]
+        for battle, code in dict(zip(batch.battle[rows].tolist(), batch.opponent[rows].tolist())).items():
+            kind = SCRIPTED + code - 1 if code else int(self.rng.choice(SCRIPTED, p=shares))
+            kind = kind if code or kind in guests else SELF
+            self.seats.begin(battle, kind)
+            if SELF < kind < SCRIPTED:
+                self.seats.holder[2 * battle + self.rng.integers(2)] = self.rng.choice(guests[kind])
 
     @torch.no_grad()
     def rollout(self, board, storage):
         """Plays until buffer_size decisions are closed in `storage`, with the weights that are on the board now."""
         start, inference_time, simulator_time, closed, episodes = time.perf_counter(), 0.0, 0.0, 0, 0
-        version, probabilities, guests = self.read_board(board)
+        version, guests = self.read_board(board)
+        seats = self.seats
         while closed < self.args.buffer_size:
             clock = time.perf_counter()
             batch = self.resumed or self.env.recv("any" if self.args.num_sims > 1 else "all")
@@ -793,129 +632,44 @@ class Actor:
             simulator_time += time.perf_counter() - clock
             clock = time.perf_counter()
 
-            # --- battles that ended; a table that only waited can end too, when its process dies, and is then asked anew
-            finished = batch.finished[self.running[batch.finished["battle"]]]
-            episodes = self.note_results(np.sort(finished, order=("battle", "episode")), storage, episodes)
-            ends = batch.ends[np.argsort(batch.key[batch.ends])]
-            ends = ends[self.is_open[batch.key[ends]]]
-            next_values, truncated = torch.zeros(len(ends)), batch.truncated[ends]
-            if truncated.any():
-                next_values[torch.from_numpy(truncated)] = self.value(self.forward(self.agent, batch, ends[truncated])[0])
-            closed = self.close(storage, closed, batch.key[ends].astype(np.int64), batch.reward[ends], next_values, True)
-            self.running[finished["battle"]] = False
-
-            # --- battles that begin, among those that just came to their preview and those that have waited with it
-            if self.parked is not None:
-                kept = self.parked[~np.isin(self.parked["battle"], batch.battle)]
-                batch = dataclasses.replace(batch, frames=np.concatenate([kept, batch.frames]))
-            asked = batch.battle[batch.decisions]
-            self.start_battles(sorted(set(asked[~self.running[asked]].tolist())), probabilities, guests)
-            rows = batch.decisions[self.running[asked]]
-            self.parked = batch.frames[batch.decisions[~self.running[asked]]]
+            # --- battles that ended
+            episodes = seats.note_results(batch.finished, storage["episodes"], episodes)
+            closed = seats.close_ended(storage, closed, batch, self.agent)
+            self.env.set_shares(scripted(self.shares))
 
             # --- decisions, in the order of seats: what is drawn must not depend on who answered first
-            rows = rows[np.argsort(batch.key[rows])]
+            rows = batch.decisions[np.argsort(batch.key[batch.decisions])]
+            self.choose_opponents(batch, rows[batch.kind[rows] == PREVIEW], guests)
             keys, actions, masks = batch.key[rows].astype(np.int64), np.zeros(len(rows), np.int64), torch.from_numpy(batch.mask[rows])
             preview = torch.from_numpy(batch.kind[rows] == PREVIEW)
-            for holder in np.unique(self.holder[keys]):
-                chosen = np.flatnonzero(self.holder[keys] == holder)
+            for holder in np.unique(seats.holder[keys]):
+                chosen = np.flatnonzero(seats.holder[keys] == holder)
                 policy = self.members[holder] if holder else self.agent
-                hidden, things, before = self.forward(policy, batch, rows[chosen])
+                hidden, things, before = seats.forward(policy, batch, rows[chosen])
                 action, logprob, legal = policy.act(hidden, things, preview[chosen], masks[chosen], self.generator)
                 actions[chosen] = action.numpy()
                 if holder:
                     continue
-                values, mine, follows = self.value(hidden), keys[chosen], ~batch.retry[rows[chosen]] & self.is_open[keys[chosen]]
-                closed = self.close(storage, closed, mine[follows], batch.reward[rows[chosen[follows]]], values[follows], False)
+                values, mine, follows = self.agent.value(hidden), keys[chosen], ~batch.retry[rows[chosen]] & seats.is_open[keys[chosen]]
+                closed = seats.close(storage, closed, mine[follows], batch.reward[rows[chosen[follows]]], values[follows], False)
                 known = (batch.ints[rows[chosen]], batch.floats[rows[chosen]], legal, action, logprob, values, preview[chosen], before)
-                for name, value in zip(self.open, (*known, torch.tensor(version, dtype=torch.int32))):
-                    self.open[name][mine] = torch.as_tensor(value)
-                self.is_open[mine] = True
+                seats.decide(mine, *known, torch.tensor(version, dtype=torch.int32))
             self.env.send(keys, actions)
             if self.args.num_workers == 0:
-                for key, action in zip(keys.tolist(), actions.tolist()):
-                    self.played[key // 2].append((key, action))
+                seats.remember_moves(keys, actions)
             inference_time += time.perf_counter() - clock
         storage["info"][:] = torch.tensor([closed, episodes, time.perf_counter() - start, inference_time, simulator_time])
 
-    def value(self, hidden):
-        return 2 * self.agent.win_logit(hidden).sigmoid() - 1
-
     def state_dict(self):
-        """All that the next rollout depends on, so that an inline run resumes exactly. Battles are in it as their moves so far."""
-        arrays = {"kind": self.kind, "running": self.running, "holder": self.holder, "is_open": self.is_open, "episodes": self.env.episodes}
-        return sharing.actor_state(self, arrays) | {"open": self.open, "states": self.states, "played": self.played}
+        """All that the next rollout depends on, so that an inline run resumes exactly."""
+        arrays = {"shares": self.shares, "episodes": self.env.episodes, "players": self.env.players}
+        return sharing.actor_state(self, arrays) | {"seats": self.seats.state_dict()}
 
     def load_state_dict(self, state):
         arrays = sharing.load_actor_state(self, state)
-        for name in ("kind", "running", "holder", "is_open"):
-            getattr(self, name)[:] = arrays[name]
-        for name, rows in state["open"].items():
-            self.open[name].copy_(rows)
-        self.states.copy_(state["states"])
-        self.played = [[tuple(move) for move in moves] for moves in state["played"]]
         self.env.close()
-        self.env = make_env(self.args, self.index, arrays["episodes"])
-        under_way = [moves if runs else [] for moves, runs in zip(self.played, self.running)]
-        self.resumed, self.parked = replay_battles(self.env, under_way), None
-
-
-# --8<-- [start:actor_main]
-def actor_main(args, index, board, slots, free, full):
-    """The life of an actor process: take a free slot, fill it, say so. Ends with its parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the learner's to handle
-    torch.set_num_threads(args.actor_threads)
-    parent = mp.parent_process()  # not getppid: the learner may have died before this line
-    try:
-        actor = Actor(args, index)
-        while parent.is_alive():
-            with contextlib.suppress(queue.Empty):
-                slot = free.get(timeout=1.0)
-                actor.rollout(board, slots[slot])
-                full.put((index, slot, ""))
-    except Exception:
-        full.put((index, -1, traceback.format_exc()))
-
-
-def inline_rollouts(args, board, actor):
-    storage = make_storage(args)
-    while True:
-        actor.rollout(board, storage)
-        yield 0, storage, 0
-
-
-def process_rollouts(args, board):
-    """Two slots per actor, so that it fills one while the learner reads the other. Only integers cross the queues."""
-    context = mp.get_context("spawn")
-    slots = [{name: tensor.share_memory_() for name, tensor in make_storage(args).items()} for _ in range(2 * args.num_workers)]
-    free, full = [context.Queue() for _ in range(args.num_workers)], context.Queue()
-    workers = [
-        context.Process(target=actor_main, args=(args, i, board, slots, free[i], full), name=f"actor-{i}", daemon=True)
-        for i in range(args.num_workers)
-    ]
-    try:
-        for index, worker in enumerate(workers):
-            worker.start()
-            free[index].put(2 * index)
-            free[index].put(2 * index + 1)
-        while True:
-            with contextlib.suppress(queue.Empty):
-                index, slot, error = full.get(timeout=1.0)
-                if error:
-                    raise RuntimeError(f"Actor process {index} failed:\n{error}")
-                yield index, slots[slot], full.qsize()
-                free[index].put(slot)
-            for index, worker in enumerate(workers):
-                if worker.exitcode is not None:
-                    raise RuntimeError(f"Actor process {index} (pid {worker.pid}) died with exit code {worker.exitcode}.")
-    finally:
-        for worker in workers:
-            worker.terminate()
-        for worker in workers:
-            worker.join()
-
-
-# --8<-- [end:actor_main]
+        self.env = make_env(self.args, self.index, arrays["shares"], arrays["episodes"], arrays["players"])
+        self.resumed = self.seats.load_state_dict(state["seats"], self.env)
 
 
 # ----------------------------------------------------------------------------------------------- evaluation, checkpoints
@@ -946,12 +700,10 @@ class Pool:
         if len(self.members) == self.args.league_size:
             leavers = [member for member in self.members if member["kind"] in (PAST, EXPLOITER)]
             self.members.remove(min(leavers, key=lambda member: (member["kind"], -self.rate(member))))
-        row = min(set(range(self.args.league_size)) - {member["row"] for member in self.members})
+        row = self.board.keep(flat, self.members)
         member = {"serial": self.next_serial, "row": row, "kind": kind, "name": name, "elo": self.elo, "wins": 0.0, "games": 0.0}
         self.members.append(member)
         self.next_serial += 1
-        with self.board.lock:
-            self.board.snapshots[row] = flat
         return member
 
     @staticmethod
@@ -986,17 +738,13 @@ class Pool:
 
     def publish(self, agent, version):
         """Hands weights, policies and sampling probabilities to the actors, all of one version."""
-        numbers = torch.zeros_like(self.board.numbers)
-        numbers[0], numbers[1 : 1 + len(KINDS)] = version, torch.from_numpy(self.probabilities())
-        rows = numbers[1 + len(KINDS) :].view(3, -1)
+        columns = {}
         for kind in (BC, PAST, EXPLOITER, OPPONENT):
             members = [member for member in self.members if member["kind"] == kind]
             rates, games = [self.rate(member) for member in members], np.array([member["games"] for member in members])
             for member, share in zip(members, pool_probabilities(np.ones(len(members)), rates, games)):
-                rows[:, member["row"]] = torch.tensor([member["serial"], kind, share], dtype=torch.float64)
-        with self.board.lock:
-            self.board.weights.copy_(to_flat(agent))
-            self.board.numbers.copy_(numbers)
+                columns[member["row"]] = (member["serial"], kind, share)
+        self.board.publish(agent, [version, *self.probabilities()], columns)
 
 
 def exploiter_settings(args, update, target):
@@ -1033,7 +781,7 @@ if __name__ == "__main__":
     optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5, fused=True)
     train_batch_size = args.train_batch_size or args.buffer_size * max(args.num_workers, 1)
     args.sharing = sharing.settle(args, make_storage, len(to_flat(agent)))
-    board = Board(args, len(to_flat(agent)))
+    board = make_board(args, len(to_flat(agent)))
     pool = Pool(args, board)
     update, global_step, version, elapsed = 0, 0, 0, 0.0
     actor = Actor(args, 0) if args.num_workers == 0 else None
@@ -1108,9 +856,7 @@ if __name__ == "__main__":
     stopping = run.stop_on_signals()
     logger = run.Logger(args, run_dir, global_step)
     pool.publish(agent, version)
-    rollouts = inline_rollouts(args, board, actor) if actor else process_rollouts(args, board)
-    if args.ray_address and not actor:
-        rollouts = cluster.ray_rollouts(args, board, Actor, make_storage)
+    rollouts = actors.rollouts(args, board, Actor, make_storage, actor)
     start_time, first_step, consistent, done = time.time(), global_step, True, progress(elapsed)
     parts, episodes, times, dropped, exploiter = [], [], [], 0, None
 
@@ -1126,7 +872,7 @@ if __name__ == "__main__":
                 dropped += 1
             else:
                 part = {name: tensor[: int(rows)].clone() for name, tensor in storage.items() if name not in ("episodes", "info")}
-                part["key"] += len(parts) * 2 * len(table_codes(args))  # seats of different rollouts are different seats
+                part["key"] += len(parts) * 2 * args.num_battles  # seats of different rollouts are different seats
                 parts.append(part)
                 times.append(seconds)
             if sum(len(part["key"]) for part in parts) < train_batch_size:

@@ -162,7 +162,7 @@ def test_running_statistics_equal_numpys():
 
 def league_of(**changes):
     args = script.Args(**{**SMALL, "league_size": 3, **changes})
-    return script.League(args, script.Board(args, 4))
+    return script.League(args, script.make_board(args, 4))
 
 
 def test_league_qualities_follow_the_rule():
@@ -206,7 +206,7 @@ def test_wilson_interval():
 def test_opponents_stay_for_a_whole_fight_and_only_own_rows_are_trained():
     args = script.Args(**{**SMALL, "num_envs": 16, "num_steps": 40, "max_ticks": 25, "scripted_fraction": 0.3, "self_fraction": 0.3})
     actor = script.Actor(args, 0)
-    board = script.Board(args, len(script.to_flat(actor.agent)))
+    board = script.make_board(args, len(script.to_flat(actor.agent)))
     league = script.League(args, board)
     for name in "ab":
         league.join(name, script.to_flat(actor.agent) + 0.01)
@@ -248,7 +248,7 @@ def test_opponents_stay_for_a_whole_fight_and_only_own_rows_are_trained():
 def test_a_member_that_is_replaced_in_the_league_stays_itself_in_its_fight():
     args = script.Args(**{**SMALL, "league_size": 1, "self_fraction": 0.0})
     actor = script.Actor(args, 0)
-    board = script.Board(args, len(script.to_flat(actor.agent)))
+    board = script.make_board(args, len(script.to_flat(actor.agent)))
     league = script.League(args, board)
     league.join("a", script.to_flat(actor.agent))
     league.publish(actor.agent, 0, 0.0)
@@ -392,9 +392,18 @@ def updates_in(folder):
     return len(path.read_text().splitlines()) if path.exists() else 0
 
 
+def test_compile_says_when_it_has_no_effect(monkeypatch, capsys):
+    function, device = lambda x: x, torch.device("cpu")
+    assert run.compiled(script.Args(), function, device) is function and not capsys.readouterr().out
+    assert run.compiled(script.Args(compile=True), function, device, "the LSTM is unrolled by hand") is function
+    assert "--compile falls back to off: the LSTM is unrolled by hand." in capsys.readouterr().out
+    monkeypatch.setattr(run.shutil, "which", lambda name: None)
+    assert run.compiled(script.Args(compile=True), function, device) is function and "C++ compiler" in capsys.readouterr().out
+
+
 def test_killed_worker_ends_the_run_with_its_name_and_a_checkpoint(tmp_path):
     folder = tmp_path / "run"
-    process = start(folder, "--num-workers", 2)
+    process = start(folder, "--num-workers", 2, "--sharing", "file_system")
     wait_for(lambda: updates_in(folder) >= 2)
     workers = [child for child in children_of(process) if "spawn_main" in " ".join(child.cmdline())]
     assert len(workers) == 2

@@ -18,7 +18,7 @@ import yaml
 
 from cleanrl_games import ppo_vgc_mdbo as script
 from cleanrl_games.envs import run, sharing
-from cleanrl_games.envs.vgc import contract, mdbo
+from cleanrl_games.envs.vgc import choices, contract, mdbo
 from cleanrl_games.envs.vgc.vec_env import FINISHED, Batch
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -76,7 +76,7 @@ def play(args, rollouts, wrap=lambda env: env):
     with torch.no_grad():
         for name in ("query", "given_slot_0", "preview_query", "value_out"):
             getattr(actor.agent, name).weight.mul_(20.0)
-    board = script.Board(args, len(script.to_flat(actor.agent)))
+    board = script.make_board(args, len(script.to_flat(actor.agent)))
     league = script.League(args, board)
     if args.past_fraction:
         league.join("past", script.to_flat(actor.agent) + 0.01)
@@ -164,7 +164,7 @@ def test_masked_actions_have_probability_0_and_no_gradient(mixed):
     assert (logprobs.exp()[~legal] == 0).all() and (logprobs.exp()[legal] > 0).all()
     assert torch.allclose(logprobs.exp().sum(-1), torch.ones(len(rows), 2), atol=1e-5)
     logits = torch.randn(legal.shape, requires_grad=True)
-    logprob, entropy = script.logprob_and_entropy(script.masked_log_softmax(logits, legal), b.first[rows], b.actions[rows])
+    logprob, entropy = script.logprob_and_entropy(choices.masked_log_softmax(logits, legal), b.first[rows], b.actions[rows])
     (logprob.sum() + entropy.sum()).backward()
     assert (logits.grad[~legal] == 0).all() and torch.isfinite(logits.grad).all()
     choosing = legal & (legal.sum(-1, keepdim=True) > 1)
@@ -277,7 +277,7 @@ def test_holders_keep_their_seats(monkeypatch):
     """Who holds a seat changes at previews only, even when the member leaves the league in mid-battle."""
     args = small_args(past_fraction=0.8, random_fraction=0.0, max_power_fraction=0.0, heuristics_fraction=0.0, league_size=1)
     actor = script.Actor(args, 0)
-    board = script.Board(args, len(script.to_flat(actor.agent)))
+    board = script.make_board(args, len(script.to_flat(actor.agent)))
     league, storage, held = script.League(args, board), script.make_storage(args), {}
     league.join("a", script.to_flat(actor.agent))
     recv, changes = actor.env.recv, []
@@ -287,7 +287,7 @@ def test_holders_keep_their_seats(monkeypatch):
         batch = recv(wait)
         for row in batch.decisions:
             key = int(batch.key[row])
-            if batch.kind[row] != script.PREVIEW and held.setdefault(key, actor.holder[key]) != actor.holder[key]:
+            if batch.kind[row] != script.PREVIEW and held.setdefault(key, actor.seats.holder[key]) != actor.seats.holder[key]:
                 changes.append(key)
             if batch.kind[row] == script.PREVIEW:
                 held.pop(key, None)
@@ -296,20 +296,20 @@ def test_holders_keep_their_seats(monkeypatch):
     monkeypatch.setattr(actor.env, "recv", watched)
     league.publish(actor.agent, 0)
     actor.rollout(board, storage)
-    assert (actor.holder == 1).any()
+    assert (actor.seats.holder == 1).any()
     copied = script.to_flat(actor.members[1])
     league.join("b", torch.zeros_like(copied))  # takes the only row of the league
     league.publish(actor.agent, 1)
     actor.rollout(board, storage)
     actor.env.close()
-    assert not changes and (actor.holder == 2).any()
+    assert not changes and (actor.seats.holder == 2).any()
     assert all(torch.equal(script.to_flat(policy), copied) for serial, policy in actor.members.items() if serial == 1)
     assert set(np.unique(storage["version"][: int(storage["info"][0])])) == {0, 1}, "open rows keep the version that made them"
 
 
 def test_league_qualities_follow_the_rule():
     args = small_args(league_size=3)
-    league = script.League(args, script.Board(args, 4))
+    league = script.League(args, script.make_board(args, 4))
     for name in "abc":
         league.join(name, torch.zeros(4))
     assert league.probabilities() == pytest.approx([1 / 3] * 3)
@@ -467,8 +467,8 @@ def test_resumed_inline_run_equals_the_uninterrupted_one(whole_run, tmp_path):
         assert torch.equal(ours["agent"][name], tensor), f"{name} differs"
     for key in ("snapshots", "torch_rng"):
         assert torch.equal(ours[key], theirs[key])
-    assert ours["actor"]["played"] == theirs["actor"]["played"] and ours["actor"]["rng"] == theirs["actor"]["rng"]
-    assert torch.equal(ours["actor"]["states"], theirs["actor"]["states"])
+    assert ours["actor"]["seats"]["played"] == theirs["actor"]["seats"]["played"] and ours["actor"]["rng"] == theirs["actor"]["rng"]
+    assert torch.equal(ours["actor"]["seats"]["states"], theirs["actor"]["seats"]["states"])
 
 
 def test_run_folder_has_everything(whole_run):

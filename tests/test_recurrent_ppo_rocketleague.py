@@ -168,7 +168,7 @@ def test_samplers_follow_their_formulas():
 
 def league_of(**changes):
     args = script.Args(**{**SMALL, "league_size": 3, **changes})
-    return script.League(args, script.Board(args, 4))
+    return script.League(args, script.make_board(args, 4))
 
 
 def test_weak_members_leave_and_anchors_never():
@@ -245,7 +245,7 @@ def actor_of(**changes):
     torch.manual_seed(0)
     actor = script.Actor(args, 0)
     torch.nn.init.normal_(actor.agent.policy.weight, 0, 0.5)  # far from uniform
-    board = script.Board(args, len(script.to_flat(actor.agent)))
+    board = script.make_board(args, len(script.to_flat(actor.agent)))
     return args, actor, board, script.League(args, board), script.make_storage(args)
 
 
@@ -255,15 +255,15 @@ def test_the_learners_unroll_gives_the_actors_log_probs(recurrent, where, monkey
     args, actor, board, league, s = actor_of(recurrent=recurrent, inference=where, num_workers=1)
     with contextlib.ExitStack() as stack:
         if where == "central":
-            seats, others = script.make_seats(args)
-            stack.enter_context(inference.process_of(script.inference_main, (args, board, torch.device("cpu")), others))
-            board.seats = seats
+            board.seats, others = inference.seats_of(args, script.make_storage)
+            job = (args, board, script.make_agent, torch.device("cpu"))
+            stack.enter_context(inference.process_of(inference.inference_main, job, others))
         for _ in range(2):
             league.join("past", script.to_flat(actor.agent) + 0.01)
         for version in range(2):  # the second begins in the middle of games, with memories that are not empty
             league.publish(actor.agent, version, 4, script.stage_rewards(args, 4, 0), 0.5)
             actor.rollout(board, s)
-    assert isinstance(actor.policy, script.CentralAgent if where == "central" else script.Agent)
+    assert isinstance(actor.policy, inference.CentralAgent if where == "central" else script.Agent)
     ended = s["terminated"] | s["truncated"]
     assert ended.any() and (s["states"][0].abs().sum() > 0 or recurrent == "none")
     chunks, length = args.rollout_steps // args.sequence_length, args.sequence_length
@@ -469,7 +469,7 @@ def test_central_inference_serves_all_actors_and_its_death_ends_the_run(tmp_path
 
 def test_killed_worker_ends_the_run_with_its_name_and_a_checkpoint(tmp_path):
     folder = tmp_path / "run"
-    process = start(folder, "--num-workers", 1, "--num-agents", 12)
+    process = start(folder, "--num-workers", 1, "--num-agents", 12, "--sharing", "file_system")
     (worker,) = processes_after_updates(process, folder)
     worker.send_signal(signal.SIGKILL)
     output = finish(process, code=1)

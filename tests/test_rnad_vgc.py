@@ -66,29 +66,24 @@ def played():
     torch.manual_seed(0)
     args = script.Args(**(SMALL | {"buffer_size": 256}), num_workers=0, bc_fraction=0.2, past_fraction=0.2, exploiter_fraction=0.0)
     actor = script.Actor(args, 0)
-    board = script.Board(args, len(script.to_flat(actor.agent)))
+    board = script.make_board(args, len(script.to_flat(actor.agent)))
     pool = script.Pool(args, board)
     pool.join(script.BC, "bc", script.to_flat(script.make_agent(vars(args))))
     pool.join(script.PAST, "old", script.to_flat(script.make_agent(vars(args))))
     pool.publish(actor.agent, 0)
-    storage, begun, seen = script.make_storage(args), [], defaultdict(set)
-    start_battles, send = actor.start_battles, actor.env.send
-
-    def watched_start(waiting, *others):
-        start_battles(waiting, *others)
-        begun.append(int(actor.running.sum()))
+    storage, seen, send = script.make_storage(args), defaultdict(set), actor.env.send
 
     def watched_send(keys, actions):
-        for key in keys.tolist():
-            table = key // 2
-            seen[table, int(actor.env.episodes[table])].add((int(actor.kind[table]), *actor.holder[2 * table : 2 * table + 2].tolist()))
+        for table in (keys // 2).tolist():
+            holders = actor.seats.holder[2 * table : 2 * table + 2].tolist()
+            seen[table, int(actor.env.episodes[table])].add((int(actor.seats.kind[table]), max(actor.env.players[table]), *holders))
         send(keys, actions)
 
-    actor.start_battles, actor.env.send = watched_start, watched_send
+    actor.env.send = watched_send
     actor.rollout(board, storage)
     rows, episodes = (int(storage["info"][i]) for i in (0, 1))
     b = SimpleNamespace(**{name: tensor[:rows].clone() for name, tensor in storage.items() if name not in ("episodes", "info")})
-    yield SimpleNamespace(args=args, actor=actor, pool=pool, b=b, episodes=storage["episodes"][:episodes], begun=begun, seen=seen)
+    yield SimpleNamespace(args=args, actor=actor, pool=pool, b=b, episodes=storage["episodes"][:episodes], seen=seen)
     actor.env.close()
 
 
@@ -139,44 +134,37 @@ def test_values_after_are_the_next_rows():
 
 
 def test_who_holds_a_seat_holds_it_to_the_end(played):
-    assert max(played.begun) <= played.args.num_battles and played.begun[0] == played.args.num_battles
     assert all(len(holders) == 1 for holders in played.seen.values())
-    kinds = {kind for holders in played.seen.values() for kind, _, _ in holders}
+    kinds = {kind for holders in played.seen.values() for kind, *_ in holders}
     assert {script.SELF, script.BC, script.PAST} <= kinds and any(kind >= script.SCRIPTED for kind in kinds)
-    for (table, _), holders in played.seen.items():
-        ((kind, *seats),) = holders
-        assert (played.actor.codes[table] > 0) == (kind >= script.SCRIPTED)
+    for holders in played.seen.values():
+        ((kind, code, *seats),) = holders
+        assert code == max(kind - script.SCRIPTED + 1, 0)
         assert (max(seats) > 0) == (script.SELF < kind < script.SCRIPTED)
     assert set(played.episodes[:, 0].int().tolist()) <= kinds and len(played.episodes) > 4
 
 
 def test_the_curriculum_is_what_the_actor_draws():
-    """Given tables enough, battles start in the proportions on the board; where tables of a scripted player are few, it is met less."""
-    args = script.Args(**SMALL, num_workers=0)
-    codes = script.table_codes(args)
-    actor = SimpleNamespace(
-        args=args, codes=codes, rng=np.random.default_rng(1), running=np.zeros(len(codes), bool), played=[[] for _ in codes],
-        holder=np.zeros(2 * len(codes), int), kind=np.zeros(len(codes), int), env=SimpleNamespace(episodes=np.zeros(len(codes), int)),
-    )  # fmt: skip
+    """Of battles that are not scripted the kinds are met in the proportions on the board, those without a guest as self-play."""
     wanted = np.zeros(len(script.KINDS))
-    wanted[[script.SELF, script.PAST, script.KINDS.index("heuristics")]] = 0.5, 0.3, 0.2
-    counts = np.zeros(len(script.KINDS))
-    for _ in range(4000):
-        waiting = np.flatnonzero(~actor.running).tolist()
-        before = actor.running.copy()
-        script.Actor.start_battles(actor, waiting, wanted, {script.PAST: [7]})
-        assert actor.running.sum() == args.num_battles and not set(waiting) & set(np.flatnonzero(actor.running).tolist())
-        np.add.at(counts, actor.kind[actor.running & ~before], 1)
-        ended = actor.rng.choice(np.flatnonzero(actor.running))
-        actor.running[ended] = False
-        actor.env.episodes[ended] += 1
-    assert np.abs(counts / counts.sum() - wanted).max() < 0.03
-    assert counts[script.BC] == counts[script.EXPLOITER] == 0
+    wanted[[script.SELF, script.BC, script.PAST, script.KINDS.index("heuristics")]] = 0.4, 0.1, 0.3, 0.2
+    args = script.Args(**SMALL, num_workers=0)
+    seats = script.Seats(script.make_rows(args, 2 * 4000), script.SCRIPTED)
+    actor = SimpleNamespace(rng=np.random.default_rng(1), shares=wanted, seats=seats)
+    heuristics = len(script.BASELINES)  # its code
+    batch = SimpleNamespace(battle=np.arange(4000).repeat(2), opponent=np.where(np.arange(8000) // 2 % 5 == 0, heuristics, 0))
+    script.Actor.choose_opponents(actor, batch, np.arange(8000), {script.PAST: [7, 9]})
+    counts = np.bincount(seats.kind, minlength=len(script.KINDS)) / 4000
+    assert counts[script.KINDS.index("heuristics")] == 0.2 and counts[script.BC] == 0
+    assert abs(counts[script.PAST] - 0.3) < 0.03 and abs(counts[script.SELF] - 0.5) < 0.03
+    holders = seats.holder.reshape(-1, 2)
+    assert ((holders > 0).sum(1) == (seats.kind == script.PAST)).all() and set(holders.flatten().tolist()) == {0, 7, 9}
+    assert abs((holders[:, 0] > 0).sum() / (holders > 0).sum() - 0.5) < 0.05, "either side"
 
 
 def test_pool_is_bounded_and_turns_to_whom_it_loses_to():
     args = script.Args(**SMALL, league_size=4)
-    board = script.Board(args, 3)
+    board = script.make_board(args, 3)
     pool = script.Pool(args, board)
     clone = pool.join(script.BC, "bc", torch.zeros(3))
     strong = pool.join(script.EXPLOITER, "strong", torch.ones(3))
@@ -189,7 +177,7 @@ def test_pool_is_bounded_and_turns_to_whom_it_loses_to():
     shares, base = pool.probabilities(), script.base_shares(args)
     assert abs(shares.sum() - 1) < 1e-9 and shares[script.EXPLOITER] > base[script.EXPLOITER] and shares[script.BC] < base[script.BC]
     pool.publish(torch.nn.Linear(2, 1), 5)
-    members = board.numbers[1 + len(script.KINDS) :].view(3, -1)
+    members = board.league
     assert float(board.numbers[0]) == 5 and members[2, hard["row"]] > members[2, easy["row"]] and members[2, clone["row"]] == 1.0
     newest = pool.join(script.PAST, "newest", torch.full((3,), 4.0))
     assert [member["name"] for member in pool.members] == ["bc", "strong", "hard", "newest"]

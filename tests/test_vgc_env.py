@@ -185,6 +185,28 @@ def test_a_share_of_battles_is_drawn_anew(teams):
     assert 15 < sum(pair == (0, 0) for pair in drawn) < 45
 
 
+def test_shares_change_for_battles_that_begin_and_players_bring_a_battle_back(teams):
+    rng, drawn = np.random.default_rng(0), []
+    with VGCVecEnv(8, 1, FORMAT, teams=teams, seed=5, turn_cap=2, opponents={"random": 1.0}) as env:
+        while len(drawn) < 40:
+            batch = env.recv()
+            rows = batch.decisions
+            assert (env.players[batch.battle[rows], batch.side[rows]] == 0).all()
+            assert (env.players[batch.battle[rows], 1 - batch.side[rows]] == batch.opponent[rows]).all()
+            drawn += [(int(done["p1"]), int(done["p2"])) for done in batch.finished]
+            env.set_shares({})
+            env.send(batch.key[rows], random_actions(batch.mask[rows], rng))
+        episodes = env.episodes.copy()
+    assert all(1 in pair for pair in drawn[:8]) and all(pair == (0, 0) for pair in drawn[8:]), "those under way are played to their end"
+    players = [(2, 0), (0, 0)] * 4
+    with VGCVecEnv(8, 1, FORMAT, teams=teams, seed=5, opponents={"random": 0.5}, episodes=episodes, players=players) as env:
+        batch = env.recv()
+        assert (batch.opponent[batch.side == 1] == np.tile([2, 0], 4)).all() and set(batch.battle[batch.side == 0]) == {1, 3, 5, 7}
+        assert env.players.tolist() == [list(pair) for pair in players]
+    with VGCVecEnv(2, 1, FORMAT, teams=teams, opponents=[("open", "random")] * 2) as env, pytest.raises(ValueError, match="set_shares"):
+        env.set_shares({"random": 0.1})
+
+
 def test_logs_and_protocol_lines(teams):
     rng, logs = np.random.default_rng(0), {}
     with VGCVecEnv(2, 1, FORMAT, teams=teams, seed=5, logs=True, protocol=True) as env:

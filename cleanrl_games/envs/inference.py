@@ -6,9 +6,13 @@ actor: rows into its shared memory ── their number ──► inference proce
 
 import contextlib
 import multiprocessing
+import signal
 from multiprocessing import connection
 
 import torch
+
+from cleanrl_games.envs import actors
+from cleanrl_games.envs.sharing import from_flat
 
 
 class Seat:
@@ -70,3 +74,59 @@ def process_of(target, args, seats):
     finally:
         process.terminate()
         process.join()
+
+
+def settle(args, device):
+    """What --inference means here: "central" or "worker" """
+    possible = args.num_workers and not args.ray_address
+    if args.inference == "central" and not possible:
+        print("--inference central falls back to worker: it needs actor processes on this machine.", flush=True)
+    wanted = args.inference == "central" or (args.inference == "auto" and device.type == "cuda")
+    return "central" if wanted and possible else "worker"
+
+
+class CentralAgent:
+    """An actor's recurrent policy when another process computes it: the same calls, answered there."""
+
+    def __init__(self, seat):
+        self.seat = seat
+
+    def act(self, obs, masks, state, generator=None):
+        return self.seat.ask(obs, masks, state)
+
+    def value(self, obs, state):
+        everything = torch.ones(len(obs), self.seat.questions[1].shape[1], dtype=torch.bool)
+        return self.seat.ask(obs, everything, state)[2]
+
+
+def seats_of(args, make_storage):
+    """→ the actors' sides and the inference process's, of the shapes of a rollout's first step"""
+    names = ("obs", "masks", "states"), ("actions", "logprobs", "values", "states")
+    step = {name: tensor[0] for name, tensor in make_storage(args).items()}
+    return make_seats(args.num_workers, *(lambda side=side: [torch.zeros_like(step[name]) for name in side] for side in names))
+
+
+def inference_main(args, board, make_agent, device, seats):
+    """The life of the inference process: the newest weights for every batch, so that each log-prob is one version's."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the learner's to handle
+    torch.set_num_threads(args.actor_threads)
+    agent, version = make_agent(vars(args)).to(device).eval(), -1.0
+    generator = torch.Generator(device).manual_seed(args.seed)
+
+    @torch.no_grad()
+    def forward(obs, masks, states):
+        nonlocal version
+        with board.lock:
+            if board.numbers[0] != version:
+                version = float(board.numbers[0])
+                from_flat(agent, board.weights)
+        return agent.act(obs, masks, states, generator)
+
+    serve(seats, forward, device)
+
+
+def rollouts(args, board, actor_class, make_storage, make_agent, device):
+    """As actors.rollouts, with the policy of all actor processes in one process on the learner's device."""
+    board.seats, others = seats_of(args, make_storage)
+    with process_of(inference_main, (args, board, make_agent, device), others):
+        yield from actors.process_rollouts(args, board, actor_class, make_storage)

@@ -110,6 +110,15 @@ def set_up(args):
     return device, autocast, torch.amp.GradScaler(device.type, enabled=enabled and dtype == torch.float16)
 
 
+def compiled(args, function, device, obstacle=""):
+    """The learner's forward pass under --compile; where that would have no effect, says why and leaves it as it is."""
+    if args.compile and device.type == "cpu" and not shutil.which("g++"):
+        obstacle = obstacle or "there is no C++ compiler"
+    if args.compile and obstacle:
+        print(f"--compile falls back to off: {obstacle}.", flush=True)
+    return torch.compile(function) if args.compile and not obstacle else function
+
+
 def stop_on_signals(after="update"):
     """Ctrl-C or SIGTERM fills the list that is returned, and the run stops when it next looks; a second one stops it at once."""
     stopping = []

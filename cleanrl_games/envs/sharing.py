@@ -9,13 +9,14 @@ the temporary folder that has no name: nothing is left behind, however the proce
 """
 
 import copy
-import dataclasses
 import json
 import math
+import multiprocessing
 import os
 import shutil
 import tempfile
 
+import numpy as np
 import torch
 
 SHM = "/dev/shm"
@@ -42,10 +43,48 @@ def with_weights(agent, flat):
     return policy
 
 
+class Board:
+    """What a learner tells its actors: weights by version, frozen policies, numbers. In shared memory.
+
+    numbers: the version, then what the script puts there. league: a column for each frozen policy, its serial number first (0 = none),
+    with the same place in `snapshots`; places beyond those are for players without weights."""
+
+    def __init__(self, args, num_parameters, numbers, rows, extra_places=0):
+        self.weights = share(torch.zeros(num_parameters), args.sharing)
+        self.snapshots = share(torch.zeros(args.league_size, num_parameters), args.sharing)
+        self.numbers = share(torch.zeros(numbers, dtype=torch.float64), args.sharing)
+        self.league = share(torch.zeros(rows, args.league_size + extra_places, dtype=torch.float64), args.sharing)
+        self.lock = multiprocessing.get_context("spawn").Lock()
+
+    def keep(self, flat, members):
+        """Keeps the weights of one who joins these members → its place"""
+        place = min(set(range(len(self.snapshots))) - {member["row"] for member in members})
+        with self.lock:
+            self.snapshots[place] = flat
+        return place
+
+    def publish(self, agent, numbers, columns):
+        """Hands weights, numbers and {place: its column} to the actors, all of one version."""
+        with self.lock:
+            self.weights.copy_(to_flat(agent))
+            self.numbers.copy_(torch.as_tensor(numbers))
+            self.league.zero_()
+            for place, column in columns.items():
+                self.league[:, place] = torch.tensor(column, dtype=torch.float64)
+
+
+def invite(actor, board, guests, in_use):
+    """Gives an actor the policies of these serial numbers, copied when first needed, and takes those that are not in use any more."""
+    serials = board.league[0].tolist()
+    for serial in set(guests) - set(actor.members):
+        actor.members[serial] = with_weights(actor.agent, board.snapshots[serials.index(serial)])
+    actor.members = {serial: policy for serial, policy in actor.members.items() if serial in {*guests, *in_use}}
+
+
 def actor_state(actor, arrays):
     """What every actor has to remember for an exact resume: these arrays, its guests and its dice."""
     return {
-        "arrays": {name: torch.from_numpy(array.copy()) for name, array in arrays.items()},
+        "arrays": {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()},
         "members": {serial: to_flat(policy) for serial, policy in actor.members.items()},
         "rng": json.dumps(actor.rng.bit_generator.state),
         "generator": actor.generator.get_state(),
@@ -94,9 +133,14 @@ def mapped(tensor):
     return result
 
 
+def share(tensor, how):
+    """A zeroed tensor, so that other processes see what is written to it. how: "shared_memory" or "file_system" """
+    return mapped(tensor) if how == "file_system" else tensor.share_memory_()
+
+
 def settle(args, make_storage, num_parameters):
     """What --sharing means on this machine, given what is shared: two rollouts of each actor, the board's weights and snapshots."""
-    slot = sum(tensor.nbytes for tensor in make_storage(dataclasses.replace(args, num_workers=0)).values())
+    slot = sum(tensor.nbytes for tensor in make_storage(args).values())
     board = 4 * (args.league_size + 1) * num_parameters
     return choose_sharing(args.sharing, 2 * args.num_workers * slot + board)
 

@@ -5,7 +5,9 @@ A policy has `state_size` and `act`, as the `Agent` of recurrent_ppo_rocketleagu
 
 import torch
 
+from .contract import TICK_RATE
 from .match import play_kickoffs
+from .ratings import append_games, rate_match
 from .rule_policy import RulePolicy
 
 
@@ -30,9 +32,18 @@ class Player:
         actions[rows] = chosen.numpy()
 
 
-def rating_match(args, agent, opponent, team_size, seed, video=""):
-    """Kickoffs with sides swapped, against a scripted player (by name) or another agent → (scores, lengths in steps)"""
+def rating_match(args, agent, rating, opponent, opponent_rating, team_size, seed, folder, global_step, stage):
+    """Kickoffs with sides swapped, against a scripted player (by name) or another agent → scores
+
+    Both ratings move; every game is a line in the folder's games.csv, and one against `rule` a GIF under --capture-video."""
     other = RulePolicy(opponent, seed) if isinstance(opponent, str) else Player(opponent, seed + 1)
+    video = folder / "videos" / f"{global_step}.gif" if args.capture_video and opponent == "rule" else ""
+    if video:
+        video.parent.mkdir(exist_ok=True)
     settings = {"action_repeat": args.action_repeat, "max_seconds": args.eval_seconds, "no_touch_seconds": args.eval_seconds}
     settings |= {"mesh_dir": args.mesh_dir, "generated_meshes": args.generated_meshes}
-    return play_kickoffs(Player(agent, seed), other, args.eval_episodes, seed, team_size, video, **settings)
+    scores, lengths = play_kickoffs(Player(agent, seed), other, args.eval_episodes, seed, team_size, video, **settings)
+    course, seconds = rate_match(rating, opponent_rating, scores, team_size), lengths * args.action_repeat / TICK_RATE
+    names = rating["name"], opponent_rating["name"]
+    append_games(folder / "games.csv", global_step, stage, team_size, *names, scores, seconds, course)
+    return scores

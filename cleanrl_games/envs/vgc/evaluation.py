@@ -9,31 +9,27 @@ import torch
 
 from cleanrl_games.envs import run
 from cleanrl_games.envs.vgc.match import BASELINES, play_battles
+from cleanrl_games.envs.vgc.seats import Memory
 from cleanrl_games.envs.vgc.vec_env import PREVIEW
 
 
-class Player:
+class Player(Memory):
     """A policy as a player for `play_battles`; its memory of a battle is kept by seat."""
 
     def __init__(self, agent, seed=1, deterministic=False):
+        super().__init__(0, agent.hidden_size)
         self.agent, self.deterministic = agent, deterministic
         self.generator = torch.Generator().manual_seed(seed)
-        self.states = torch.zeros(0, 2, 2, agent.hidden_size)  # by key: before and after the seat's last decision
 
     @torch.no_grad()
     def act(self, batch, rows):
-        keys, preview = torch.from_numpy(batch.key[rows]).long(), torch.from_numpy(batch.kind[rows] == PREVIEW)
-        if len(keys) and keys.max() >= len(self.states):
-            self.states = torch.cat([self.states, torch.zeros(int(keys.max()) + 1 - len(self.states), *self.states.shape[1:])])
-        retry = torch.from_numpy(batch.retry[rows].copy())
-        before = torch.where(retry[:, None, None], self.states[keys, 0], self.states[keys, 1])  # (B, 2, H)
-        core, things = self.agent.encode(torch.from_numpy(batch.ints[rows]), torch.from_numpy(batch.floats[rows]))
-        hidden, after = self.agent.unroll(core[None], before.transpose(0, 1), preview[None])
-        self.states[keys, 0], self.states[keys, 1] = before, after.transpose(0, 1)
-        joint = torch.from_numpy(batch.mask[rows])
+        missing = int(batch.key[rows].max(initial=-1)) + 1 - len(self.states)
+        self.states = torch.cat([self.states, torch.zeros(max(missing, 0), *self.states.shape[1:])])
+        hidden, things, _ = self.forward(self.agent, batch, rows)
+        preview, joint = torch.from_numpy(batch.kind[rows] == PREVIEW), torch.from_numpy(batch.mask[rows])
         if self.deterministic:
-            return self.agent.joint_logprobs(hidden[0], things, preview, joint).argmax(1).numpy()
-        return self.agent.act(hidden[0], things, preview, joint, self.generator)[0].numpy()
+            return self.agent.joint_logprobs(hidden, things, preview, joint).argmax(1).numpy()
+        return self.agent.act(hidden, things, preview, joint, self.generator)[0].numpy()
 
 
 def evaluate(args, agent, battles, opponents=None):

@@ -28,7 +28,7 @@ from cleanrl_games.envs.vgc import install, mdbo
 PREVIEW, TURN, END = 0, 1, 2
 NO_WINNER, TIE = -1, 2
 OPPONENTS = ("open", "random", "max_power", "heuristics")  # a seat's code -> who answers it
-JOB, START, ACTIONS = 0, 1, 2  # message types, as in sim.js
+JOB, START, ACTIONS, MIX = 0, 1, 2, 3  # message types, as in sim.js
 MAGIC = 0x56474331
 RANDOM_PLAY = -1
 HEADER = 32
@@ -205,10 +205,10 @@ class VGCVecEnv:
     turn_cap: a battle that goes on after this many turns ends as truncated
     reward_faint, reward_hp: optional shaping, zero-sum: for each faint, and for each full bar of HP, of the opponent minus one's own
     opponents: seats held by poke-env's players. {"heuristics": 0.25, …}: the share of battles, drawn anew (with the seat) for
-        each battle; or one pair a battle, e.g. [("open", "random"), …]. Names: random, max_power, heuristics
+        each battle, `set_shares` changes it; or one pair a battle, e.g. [("open", "random"), …]. Names: random, max_power, heuristics
     protocol, logs: also hand over each decision's protocol lines, each battle's log
     record: also hand over the decisions of scripted seats, with what they played: rows in `batch.played`, not in `batch.decisions`
-    episodes: for each battle the number of the episode to begin with, else 0; the same actions then bring it to the same place
+    episodes, players: of each battle to begin with, as the attributes of these names were; the same actions then bring it to the same place
     """
 
     def __init__(
@@ -228,6 +228,7 @@ class VGCVecEnv:
         logs: bool = False,
         record: bool = False,
         episodes=None,
+        players=None,
         timeout: float = 300.0,
     ):
         if num_battles < 1 or not 1 <= num_sims <= num_battles:
@@ -257,13 +258,12 @@ class VGCVecEnv:
             "fixed": fixed,
             "mix": shares,
         }
-        if fixed or shares:
-            from cleanrl_games.envs.vgc.baselines import Baselines
-
-            self.baselines = Baselines(self.battle_format, seed)
+        self.read_baselines()
         self.pending = np.zeros(2 * num_battles, bool)
         self.episodes = np.zeros(num_battles, np.int32)
         self.episodes[:] = 0 if episodes is None else episodes
+        self.players = np.zeros((num_battles, 2), np.int32)  # codes of who holds each seat
+        self.first_players = players if players is None else np.asarray(players).tolist()
         self.sims = [self.spawn(number) for number in range(num_sims)]
         try:
             for sim in self.sims:
@@ -299,7 +299,8 @@ class VGCVecEnv:
                 f"sim.js writes frames of {texts[0]['frame']} bytes, vec_env.py reads {sim.dtype.itemsize}: their tables differ."
             )
         battles = range(sim.number, self.num_battles, self.num_sims)
-        sim.send(START, json.dumps([[battle, int(self.episodes[battle])] for battle in battles]).encode())
+        first = [[battle, int(self.episodes[battle]), self.first_players and self.first_players[battle]] for battle in battles]
+        sim.send(START, json.dumps(first).encode())
 
     def cause(self, sim: Sim) -> str:
         """How a process ended, in words; its cache may be at fault, which deleting the folder repairs."""
@@ -330,6 +331,7 @@ class VGCVecEnv:
         print(self.backlog_errors[-1], file=sys.stderr, flush=True)
         self.pending[keys], self.deferred[sim.number] = False, []
         self.episodes[battles] += 1
+        self.first_players = None
         sim.close()
         self.sims[sim.number] = self.spawn(sim.number)
         self.begin(self.sims[sim.number])
@@ -377,6 +379,9 @@ class VGCVecEnv:
         joined = frames[0] if len(frames) == 1 else np.concatenate([np.empty(0, self.dtype), *frames])
         batch = Batch(joined, np.array([tuple(row) for row in finished], FINISHED), logs, protocol, errors, played)
         self.remember(joined)
+        begun = np.flatnonzero(batch.kind == PREVIEW)
+        self.players[batch.battle[begun]] = 0
+        self.players[batch.battle[begun], 1 - batch.side[begun]] = batch.opponent[begun]
         self.pending[batch.key] = (batch.kind != END) & ~batch.scripted  # a battle's end and its successor's preview come in this order
         return batch
 
@@ -464,6 +469,25 @@ class VGCVecEnv:
             )
 
     # -------------------------------------------------------------------------------------------------------------------- rest
+
+    def set_shares(self, shares: dict[str, float]) -> None:
+        """The shares of battles against scripted players, for battles that begin from now on. Said between recv() and send(), it
+        holds for what this send() leads to."""
+        if self.job["fixed"]:
+            raise ValueError("set_shares() changes shares, but this environment was given a pair of players for each battle.")
+        _, shares = read_opponents(shares, self.num_battles)
+        if shares != self.job["mix"]:
+            self.job["mix"] = shares
+            self.read_baselines()
+            for sim in self.sims:
+                sim.send(MIX, json.dumps(shares).encode())
+
+    def read_baselines(self) -> None:
+        """Only for those who need them: poke-env's data take a while."""
+        if self.baselines is None and (self.job["fixed"] or self.job["mix"]):
+            from cleanrl_games.envs.vgc.baselines import Baselines
+
+            self.baselines = Baselines(self.battle_format, self.job["seed"])
 
     def stats(self) -> dict[str, int]:
         """Counters of the processes that live now: decisions, battles, invalid and unavailable choices, broken battles."""

@@ -4,8 +4,8 @@
 //   vec_env.py ── message ──> read() ─> Table.choose() ─> Battle ─> log lines, requests ─> PlayerView ─> frame
 //              <── reply ───  write()       (every message gets exactly one reply: what became pending through it)
 //
-//   message  int32 type, int32 bytes, payload   0: the job, as JSON; 1: pairs (battle, episode) to start, as JSON;
-//                                               2: quadruples of int32 (battle, side, action, episode)
+//   message  int32 type, int32 bytes, payload   0: the job, as JSON; 1: triples (battle, episode, players or null) to start, as JSON;
+//                                               2: quadruples of int32 (battle, side, action, episode); 3: the job's mix, as JSON
 //   reply    int32 × 8 header, frames, JSON text  header: magic, frames, text bytes, then five counters
 //
 // A side's frame is built by its PlayerView from that player's own protocol lines and requests; nothing else reaches it.
@@ -20,7 +20,7 @@ const {READERS, commandOf, parts} = require('./view');
 const lines = require('./lines');
 
 const [IN, OUT] = process.argv.slice(2).map(Number);
-const JOB = 0, START = 1, ACTIONS = 2;
+const JOB = 0, START = 1, ACTIONS = 2, MIX = 3;
 const PREVIEW = 0, TURN = 1, END = 2;
 const MAGIC = 0x56474331;
 const HEADER = 32;
@@ -80,16 +80,16 @@ function reply() {
 // ---------------------------------------------------------------- one battle after another
 
 class Table {
-  constructor(index, episode) {
+  constructor(index, episode, players) {
     this.index = index;
     this.episode = episode - 1;
     this.seats = [null, null]; // views for one battle after another
-    this.restart();
+    this.restart(players);
   }
 
-  restart() {
+  restart(players) {
     this.episode++;
-    this.players = opponents(this.index, this.episode);
+    this.players = players || opponents(this.index, this.episode);
     this.errors = [];
     this.broken = false;
     this.position = 0; // log lines already given to the views
@@ -367,8 +367,9 @@ for (;;) {
   const payload = readFully(Buffer.alloc(head.readInt32LE(4)));
   if (type === JOB) start(payload);
   if (type === START) {
-    for (const [index, episode] of JSON.parse(payload.toString())) tables.set(index, new Table(index, episode));
+    for (const [index, episode, players] of JSON.parse(payload.toString())) tables.set(index, new Table(index, episode, players));
   }
+  if (type === MIX) job.mix = JSON.parse(payload.toString());
   if (type === ACTIONS) {
     for (let at = 0; at < payload.length; at += 16) {
       tables.get(payload.readInt32LE(at)).choose(payload.readInt32LE(at + 4), payload.readInt32LE(at + 8), payload.readInt32LE(at + 12));
