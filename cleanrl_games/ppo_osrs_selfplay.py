@@ -30,6 +30,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from cleanrl_games.envs import actors, run, sharing
+from cleanrl_games.envs.normalise import RewardScale, RunningMeanStd
 from cleanrl_games.envs.osrs import Baseline, NHVecEnv, contract
 from cleanrl_games.envs.osrs.evaluation import Player, evaluate  # noqa: F401 (tools play a model as its script's Player)
 from cleanrl_games.envs.sharing import from_flat, invite, to_flat
@@ -372,20 +373,6 @@ def minibatches(indices, size):
     return indices[torch.randperm(len(indices))].tensor_split(math.ceil(len(indices) / size))
 
 
-class RunningMeanStd:
-    """Mean and variance of all that was seen, merged batch by batch (Chan et al.), in double precision."""
-
-    def __init__(self, size):
-        self.mean, self.var, self.count = torch.zeros(size, dtype=torch.float64), torch.ones(size, dtype=torch.float64), 1e-4
-
-    def update(self, batch):
-        mean, var, count = batch.mean(0).double(), batch.var(0, unbiased=False).double(), len(batch)
-        delta, total = mean - self.mean, self.count + count
-        self.mean = self.mean + delta * count / total
-        self.var = (self.var * self.count + var * count + delta.square() * self.count * count / total) / total
-        self.count = total
-
-
 def anneal(start, final, update, updates):
     return start + (final - start) * min(update / max(updates, 1e-8), 1.0)
 
@@ -599,9 +586,7 @@ if __name__ == "__main__":
     agent = make_agent(vars(args)).to(device)
     optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5)
     evaluate_actions = run.compiled(args, agent.evaluate_actions, device)
-    obs_rms, return_rms = RunningMeanStd(NUM_OBS), RunningMeanStd(1)
-    # Running sums of every fighter, over rollouts: discounted (for the reward's scale) and plain (to be logged).
-    discounted, episodic = (torch.zeros(max(args.num_workers, 1), args.num_envs, 2) for _ in range(2))
+    obs_rms, scale_rewards = RunningMeanStd(NUM_OBS), RewardScale(max(args.num_workers, 1), args.num_envs, 2)
     args.sharing = sharing.settle(args, make_storage, len(to_flat(agent)))
     board = make_board(args, len(to_flat(agent)))
     league = League(args, board)
@@ -613,12 +598,9 @@ if __name__ == "__main__":
     if checkpoint:
         run.restore(checkpoint, agent=agent, optimizer=optimizer, scaler=scaler, snapshots=board.snapshots)
         vars(obs_rms).update(checkpoint["obs_rms"])
-        vars(return_rms).update(checkpoint["return_rms"])
+        scale_rewards.load_state_dict(checkpoint)
         league.members, league.next_serial, league.elo = checkpoint["league"]
         update, global_step, version, elapsed = checkpoint["progress"]
-        if checkpoint["discounted"].shape == discounted.shape:  # else the number of actors has changed
-            discounted.copy_(checkpoint["discounted"])
-            episodic.copy_(checkpoint["episodic"])
         torch.set_rng_state(checkpoint["torch_rng"])
         if actor and checkpoint["actor"]:
             actor.load_state_dict(checkpoint["actor"])
@@ -626,8 +608,8 @@ if __name__ == "__main__":
     def save_checkpoint():
         state = {
             "agent": agent.state_dict(), "optimizer": optimizer.state_dict(), "scaler": scaler.state_dict(),
-            "obs_rms": vars(obs_rms), "return_rms": vars(return_rms), "discounted": discounted, "episodic": episodic,
-            "league": [league.members, league.next_serial, league.elo], "snapshots": board.snapshots,
+            "obs_rms": vars(obs_rms), **scale_rewards.state_dict(),
+            "league": [league.members, league.next_serial, league.elo], "snapshots": board.snapshots.clone(),
             "progress": [update, global_step, version, elapsed + time.time() - start_time], "contract_hash": contract.contract_hash(),
             "torch_rng": torch.get_rng_state(), "actor": actor.state_dict() if actor else None,
         }  # fmt: skip
@@ -644,9 +626,6 @@ if __name__ == "__main__":
         share = anneal(args.self_fraction, args.self_fraction_final, update, args.fraction_anneal_updates)
         return share if league.members and args.self_play != "pure" else 1.0 - args.scripted_fraction
 
-    def progress(seconds):
-        return max(global_step / args.total_timesteps, seconds / 60 / args.max_minutes if args.max_minutes else 0.0)
-
     stopping = run.stop_on_signals()
     logger = run.Logger(args, run_dir, global_step)
     league.publish(agent, version, self_share())
@@ -654,7 +633,7 @@ if __name__ == "__main__":
     reward_weights = torch.tensor([getattr(args, f"reward_{term}") for term in REWARD_TERMS])
     changing = torch.zeros(NUM_OBS).index_fill_(0, torch.from_numpy(contract.CHANGING), 1.0)
     freeze_terms = [REWARD_TERMS.index("frozen"), REWARD_TERMS.index("target_frozen")]
-    start_time, first_step, consistent, done = time.time(), global_step, True, progress(elapsed)
+    start_time, first_step, consistent, done = time.time(), global_step, True, run.progress(args, global_step, elapsed)
 
     try:
         wait_start = time.perf_counter()
@@ -672,16 +651,8 @@ if __name__ == "__main__":
             if novelty > 0 and update > 1:  # before there are statistics everything is novel
                 z = (s.obs[1:] - agent.obs_mean.cpu()).div_(agent.obs_std.cpu()).abs_()
                 rewards += novelty * (z.sub_(1).clamp_(0, 9) @ changing) * ~ended
-            sums, returns_seen = torch.empty_like(rewards), []
-            for t in range(args.num_steps):
-                discounted[index] = args.gamma * discounted[index] + rewards[t]
-                episodic[index] += rewards[t]
-                sums[t] = discounted[index]
-                returns_seen.append(episodic[index][ended[t] & s.trained[t]])
-                discounted[index] *= ~ended[t]
-                episodic[index] *= ~ended[t]
-            return_rms.update(sums[s.trained][:, None])
-            scaled = (rewards / math.sqrt(float(return_rms.var) + 1e-8)).clamp(-args.reward_clip, args.reward_clip)
+            scaled, returns_seen = scale_rewards(index, rewards, ended, s.trained, args.gamma)
+            scaled = scaled.clamp(-args.reward_clip, args.reward_clip)
             advantages = gae(scaled, s.values[:-1], s.values[-1], s.terminated, s.truncated, s.bootstrap, args.gamma, args.gae_lambda)
 
             # --- PPO on the rows the learner's own policy played
@@ -736,7 +707,7 @@ if __name__ == "__main__":
             consistent, learn_time = True, time.perf_counter() - learn_start
 
             # --- logs, evaluation, checkpoint
-            done = progress(elapsed + time.time() - start_time)
+            done = run.progress(args, global_step, elapsed + time.time() - start_time)
             metrics = {
                 "charts/SPS": (global_step - first_step) / (time.time() - start_time),
                 "charts/learning_rate": lr,
@@ -749,7 +720,7 @@ if __name__ == "__main__":
                 "league/size": len(league.members),
             }
             if len(results):
-                metrics["charts/episodic_return"] = float(torch.cat(returns_seen).mean())
+                metrics["charts/episodic_return"] = float(returns_seen.mean())
             metrics |= {f"rewards/{term}": value for term, value in zip(REWARD_TERMS, (s.terms[s.trained].mean(0) * weights).tolist())}
             finished = done >= 1.0
             if finished or (args.eval_frequency and update % args.eval_frequency == 0):

@@ -13,11 +13,9 @@ A slot holds decisions in the order in which they were closed: a decision is clo
 """
 
 import dataclasses
-import math
 import os
 import sys
 import time
-from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Literal
@@ -37,6 +35,7 @@ from cleanrl_games.envs.vgc.choices import NUM_PREVIEW, NUM_SLOT, TwoChoices, ch
 from cleanrl_games.envs.vgc.evaluation import Player, evaluate  # noqa: F401 (tools play a model as its script's Player)
 from cleanrl_games.envs.vgc.match import BASELINES
 from cleanrl_games.envs.vgc.seats import Seats, make_rows, make_storage
+from cleanrl_games.envs.vgc.sequences import cut_chunks, evaluate_chunks
 from cleanrl_games.envs.vgc.vocabulary import LAYOUT, columns_of, id_bags
 
 
@@ -377,36 +376,6 @@ def gae(key, rewards, values, next_values, ended, gamma, gae_lambda):
     return advantages
 
 
-# --8<-- [start:chunks]
-def cut_chunks(key, length):
-    """Cuts every seat's rows into chunks of at most `length`, all of a seat's nearly equal
-    → order (N,): rows seat after seat; starts, lengths (C,): the chunks in that order"""
-    order = np.argsort(key, kind="stable")
-    seats = [0, *(np.flatnonzero(np.diff(key[order])) + 1).tolist(), len(key)]
-    cuts = [np.linspace(begin, end, math.ceil((end - begin) / length) + 1).astype(np.int64) for begin, end in pairwise(seats)]
-    starts, ends = np.concatenate([cut[:-1] for cut in cuts]), np.concatenate([cut[1:] for cut in cuts])
-    return order, starts, ends - starts
-
-
-def evaluate_chunks(agent, b, order, starts, lengths, device):
-    """The learner's unroll of some chunks of batch b → their rows (R,), log-probs (R, 2, 90), the LSTM's outputs (R, H)
-
-    Chunks stand side by side in a (T, B) grid. Only the LSTM sees the grid: encoder and heads never compute a padded row."""
-    steps = np.arange(lengths.max())[:, None]
-    inside = steps < lengths  # (T, B)
-    rows, places = torch.from_numpy(order[(starts + steps)[inside]]), torch.from_numpy(np.flatnonzero(inside)).to(device)
-    preview = b.first[rows].to(device)
-    core, things = agent.encode(b.ints[rows].to(device), b.floats[rows].to(device))
-    grid = core.new_zeros(inside.size, core.shape[1]).index_copy(0, places, core).view(*inside.shape, -1)
-    first = preview.new_zeros(inside.size).index_copy(0, places, preview).view(inside.shape)
-    hidden, _ = agent.unroll(grid, b.states[order[starts]].to(device).transpose(0, 1), first)
-    hidden = hidden.flatten(0, 1)[places]
-    return rows, agent.logprobs(hidden, things, preview, b.legal[rows].to(device), b.actions[rows].to(device)), hidden
-
-
-# --8<-- [end:chunks]
-
-
 def logprob_and_entropy(logprobs, preview, actions):
     """logprobs (B, 2, 90) → of the decision taken: its log-prob (B,), and the entropy (B,): of the first choice plus of the second
     given the first, which is that of the joint policy in the mean over first choices"""
@@ -647,14 +616,11 @@ if __name__ == "__main__":
         save_model(run_dir / "models" / f"{global_step}.zip", agent, args)
         return evaluate(args, agent, battles) if battles else {}
 
-    def progress(seconds):
-        return max(global_step / args.total_timesteps, seconds / 60 / args.max_minutes if args.max_minutes else 0.0)
-
     stopping = run.stop_on_signals()
     logger = run.Logger(args, run_dir, global_step)
     league.publish(agent, version)
     rollouts = actors.rollouts(args, board, Actor, make_storage, actor)
-    start_time, first_step, consistent, done = time.time(), global_step, True, progress(elapsed)
+    start_time, first_step, consistent, done = time.time(), global_step, True, run.progress(args, global_step, elapsed)
     parts, episodes, times, dropped = [], [], [], 0
 
     try:
@@ -729,7 +695,7 @@ if __name__ == "__main__":
             consistent, learn_time = True, time.perf_counter() - learn_start
 
             # --- logs, evaluation, checkpoint
-            done = progress(elapsed + time.time() - start_time)
+            done = run.progress(args, global_step, elapsed + time.time() - start_time)
             metrics = {
                 "charts/SPS": (global_step - first_step) / (time.time() - start_time),
                 "charts/learning_rate": lr,

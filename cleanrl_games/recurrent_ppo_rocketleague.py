@@ -31,6 +31,7 @@ import torch
 import torch.nn as nn
 
 from cleanrl_games.envs import actors, inference, run, sharing
+from cleanrl_games.envs.normalise import RewardScale, RunningMeanStd
 from cleanrl_games.envs.recurrence import LSTMUnroll, gru_unroll
 from cleanrl_games.envs.rocketleague import NUM_ACTIONS, NUM_OBS, TERM_NAMES, RocketLeagueVecEnv, contract, reward_weights
 from cleanrl_games.envs.rocketleague.evaluation import Player, rating_match
@@ -334,20 +335,6 @@ def ppo_losses(logprob, old_logprob, advantages, values, returns, clip_coef):
 def minibatches(indices, size):
     """In random order, in parts of nearly equal size: a lone row left over would have no standard deviation to divide by."""
     return indices[torch.randperm(len(indices))].tensor_split(math.ceil(len(indices) / size))
-
-
-class RunningMeanStd:
-    """Mean and variance of all that was seen, merged batch by batch (Chan et al.), in double precision."""
-
-    def __init__(self, size):
-        self.mean, self.var, self.count = torch.zeros(size, dtype=torch.float64), torch.ones(size, dtype=torch.float64), 1e-4
-
-    def update(self, batch):
-        mean, var, count = batch.mean(0).double(), batch.var(0, unbiased=False).double(), len(batch)
-        delta, total = mean - self.mean, self.count + count
-        self.mean = self.mean + delta * count / total
-        self.var = (self.var * self.count + var * count + delta.square() * self.count * count / total) / total
-        self.count = total
 
 
 def anneal(start, final, update, updates):
@@ -654,9 +641,7 @@ if __name__ == "__main__":
     optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5)
     args.inference = inference.settle(args, device)
     unroll = run.compiled(args, agent.unroll, device, "the LSTM is unrolled by hand" if args.recurrent == "lstm" else "")
-    return_rms = RunningMeanStd(1)
-    # Running sums of every car, over rollouts: discounted (for the reward's scale) and plain (to be logged).
-    discounted, episodic = (torch.zeros(max(args.num_workers, 1), args.num_agents) for _ in range(2))
+    scale_rewards = RewardScale(max(args.num_workers, 1), args.num_agents)
     steps_in_stage = torch.zeros(max(args.num_workers, 1))  # of each actor
     args.sharing = sharing.settle(args, make_storage, len(to_flat(agent)))
     board = make_board(args, len(to_flat(agent)))
@@ -667,13 +652,11 @@ if __name__ == "__main__":
 
     if checkpoint:
         run.restore(checkpoint, agent=agent, optimizer=optimizer, scaler=scaler, snapshots=board.snapshots)
-        vars(return_rms).update(checkpoint["return_rms"])
+        scale_rewards.load_state_dict(checkpoint)
         league.members, league.next_serial, league.agent = checkpoint["league"]
         update, global_step, version, elapsed = checkpoint["progress"]
         stage, stage_update, stage_scores, stage_rated = checkpoint["curriculum"]
-        if checkpoint["discounted"].shape == discounted.shape:  # else the number of actors has changed
-            discounted.copy_(checkpoint["discounted"])
-            episodic.copy_(checkpoint["episodic"])
+        if checkpoint["steps_in_stage"].shape == steps_in_stage.shape:  # else the number of actors has changed
             steps_in_stage.copy_(checkpoint["steps_in_stage"])
         torch.set_rng_state(checkpoint["torch_rng"])
         if actor and checkpoint["actor"]:
@@ -682,8 +665,8 @@ if __name__ == "__main__":
     def save_checkpoint():
         state = {
             "agent": agent.state_dict(), "optimizer": optimizer.state_dict(), "scaler": scaler.state_dict(),
-            "return_rms": vars(return_rms), "discounted": discounted, "episodic": episodic, "steps_in_stage": steps_in_stage,
-            "league": [league.members, league.next_serial, league.agent], "snapshots": board.snapshots,
+            **scale_rewards.state_dict(), "steps_in_stage": steps_in_stage,
+            "league": [league.members, league.next_serial, league.agent], "snapshots": board.snapshots.clone(),
             "progress": [update, global_step, version, elapsed + time.time() - start_time],
             "curriculum": [stage, stage_update, stage_scores, stage_rated], "contract_hash": contract.contract_hash(),
             "torch_rng": torch.get_rng_state(), "actor": actor.state_dict() if actor else None,
@@ -718,9 +701,6 @@ if __name__ == "__main__":
     def self_share():
         return args.self_share if STAGES[stage].opponents else 1.0
 
-    def progress(seconds):
-        return max(global_step / args.total_timesteps, seconds / 60 / args.max_minutes if args.max_minutes else 0.0)
-
     def to_device(tensor):
         return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
@@ -731,7 +711,7 @@ if __name__ == "__main__":
     if args.inference == "central":
         rollouts = inference.rollouts(args, board, Actor, make_storage, make_agent, device)
     length, chunks = args.sequence_length, args.rollout_steps // args.sequence_length
-    start_time, first_step, consistent, done = time.time(), global_step, True, progress(elapsed)
+    start_time, first_step, consistent, done = time.time(), global_step, True, run.progress(args, global_step, elapsed)
 
     try:
         wait_start = time.perf_counter()
@@ -744,17 +724,10 @@ if __name__ == "__main__":
             # --- rewards, scaled by the std of discounted returns
             steps_in_stage[index] += args.rollout_steps
             if entered:
-                discounted[index], episodic[index], steps_in_stage[index] = 0.0, 0.0, 0
-            sums, returns_seen = torch.empty_like(s.rewards), []
-            for t in range(args.rollout_steps):
-                discounted[index] = args.gamma * discounted[index] + s.rewards[t]
-                episodic[index] += s.rewards[t]
-                sums[t] = discounted[index]
-                returns_seen.append(episodic[index][ended[t] & s.trained[t]])
-                discounted[index] *= ~ended[t]
-                episodic[index] *= ~ended[t]
-            return_rms.update(sums[s.trained][:, None])
-            scaled = (s.rewards / math.sqrt(float(return_rms.var) + 1e-8)).clamp(-args.reward_clip, args.reward_clip)
+                scale_rewards.forget(index)
+                steps_in_stage[index] = 0
+            scaled, returns_seen = scale_rewards(index, s.rewards, ended, s.trained, args.gamma)
+            scaled = scaled.clamp(-args.reward_clip, args.reward_clip)
             advantages = gae(scaled, s.values[:-1], s.values[-1], s.terminated, s.truncated, s.bootstrap, args.gamma, args.gae_lambda)
             returns = advantages + s.values[:-1]
 
@@ -814,7 +787,7 @@ if __name__ == "__main__":
             consistent, learn_time = True, time.perf_counter() - learn_start
 
             # --- logs, evaluation, the next stage, checkpoint
-            done = progress(elapsed + time.time() - start_time)
+            done = run.progress(args, global_step, elapsed + time.time() - start_time)
             means = s.terms.numpy() / int(s.trained.sum())
             per_minute = 60 * contract.TICK_RATE / args.action_repeat
             unexplained = (returns - s.values[:-1])[s.trained].var() / returns[s.trained].var().clamp(min=1e-8)
@@ -829,7 +802,7 @@ if __name__ == "__main__":
             }
             if len(results):
                 metrics |= {
-                    "charts/episodic_return": float(torch.cat(returns_seen).mean()),
+                    "charts/episodic_return": float(returns_seen.mean()),
                     "charts/episodic_length": float(results[:, 2].mean()),
                 }
             who = results[:, 0]
@@ -846,7 +819,7 @@ if __name__ == "__main__":
             metrics |= {"elo/agent": league.agent["elo"], "elo/mu": league.agent["mu"], "elo/sigma": league.agent["sigma"]}
             metrics |= {"league/size": len(league.members)}
             if stage < last_stage and stage_passed(stage_scores, league.agent["elo"], stage_rated, args):
-                stage, stage_update, stage_rated, return_rms = stage + 1, 0, 0, RunningMeanStd(1)
+                stage, stage_update, stage_rated, scale_rewards.rms = stage + 1, 0, 0, RunningMeanStd(1)
                 stage_scores.clear()
                 print(f"Stage {STAGE_NAMES[stage]} begins after {global_step:,} steps.", flush=True)
             if stage_update == 0 or "eval/rule" in metrics:  # another stage, or other ratings and so other opponents

@@ -14,11 +14,10 @@ An exploiter is the honest measure: what a fresh learner with the same budget wi
 """
 
 import dataclasses
-import math
+import functools
 import os
 import sys
 import time
-from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Literal
@@ -38,6 +37,7 @@ from cleanrl_games.envs.vgc.choices import NUM_PREVIEW, NUM_SLOT, TwoChoices, ch
 from cleanrl_games.envs.vgc.evaluation import Player, evaluate  # noqa: F401 (tools play a model as its script's Player)
 from cleanrl_games.envs.vgc.match import BASELINES
 from cleanrl_games.envs.vgc.seats import Seats, make_rows, make_storage
+from cleanrl_games.envs.vgc.sequences import cut_chunks, evaluate_chunks, tables_of, values_after
 from cleanrl_games.envs.vgc.vocabulary import LAYOUT, columns_of, id_bags
 
 # Names that users of similar trainers type, and what they are called here.
@@ -485,57 +485,6 @@ def pool_probabilities(shares, win_rates, games, ceiling=2.0, floor=0.25, prior=
     return weights / weights.sum()
 
 
-# --8<-- [start:chunks]
-def cut_chunks(key, length):
-    """Cuts every seat's rows into chunks of at most `length`, all of a seat's nearly equal
-    → order (N,): rows seat after seat; starts, lengths (C,): the chunks in that order"""
-    order = np.argsort(key, kind="stable")
-    seats = [0, *(np.flatnonzero(np.diff(key[order])) + 1).tolist(), len(key)]
-    cuts = [np.linspace(begin, end, math.ceil((end - begin) / length) + 1).astype(np.int64) for begin, end in pairwise(seats)]
-    starts, ends = np.concatenate([cut[:-1] for cut in cuts]), np.concatenate([cut[1:] for cut in cuts])
-    return order, starts, ends - starts
-
-
-def evaluate_chunks(agent, b, order, starts, lengths, device):
-    """The learner's unroll of some chunks of batch b → their rows (R,), log-probs (R, 2, 90), the LSTM's outputs (R, H)
-
-    Chunks stand side by side in a (T, B) grid. Only the LSTM sees the grid: encoder and heads never compute a padded row."""
-    steps = np.arange(lengths.max())[:, None]
-    inside = steps < lengths  # (T, B)
-    rows, places = torch.from_numpy(order[(starts + steps)[inside]]), torch.from_numpy(np.flatnonzero(inside)).to(device)
-    preview = b.first[rows].to(device)
-    core, things = agent.encode(b.ints[rows].to(device), b.floats[rows].to(device))
-    grid = core.new_zeros(inside.size, core.shape[1]).index_copy(0, places, core).view(*inside.shape, -1)
-    first = preview.new_zeros(inside.size).index_copy(0, places, preview).view(inside.shape)
-    hidden, _ = agent.unroll(grid, b.states[order[starts]].to(device).transpose(0, 1), first)
-    hidden = hidden.flatten(0, 1)[places]
-    return rows, agent.logprobs(hidden, things, preview, b.legal[rows].to(device), b.actions[rows].to(device)), hidden
-
-
-# --8<-- [end:chunks]
-
-
-@torch.no_grad()
-def tables_of(agent, b, order, starts, lengths, device):
-    """A policy's log-probs (N, 2, 90) and values (N,) at all decisions of the batch.
-
-    The memory before each chunk is that of the policy that played: another policy would remember the battle a little differently."""
-    table, values = torch.empty(len(b.key), 2, NUM_PREVIEW), torch.empty(len(b.key))
-    for chunks in np.array_split(np.arange(len(starts)), max(len(b.key) // 1024, 1)):
-        if len(chunks):
-            rows, logprobs, hidden = evaluate_chunks(agent, b, order, starts[chunks], lengths[chunks], device)
-            table[rows], values[rows] = logprobs.cpu(), agent.value(hidden).cpu()
-    return table, values
-
-
-def values_after(key, values, next_values, ended):
-    """What follows each row by new values: those of the seat's next row; where that is not in the batch, what the actor said."""
-    order, result = np.argsort(key, kind="stable"), next_values.copy()
-    goes_on = np.append(key[order][1:] == key[order][:-1], False) & ~ended[order]
-    result[order[goes_on]] = values[order[np.flatnonzero(goes_on) + 1]]
-    return result
-
-
 def anneal(start, final, update, updates):
     return start + (final - start) * min(update / max(updates, 1e-8), 1.0)
 
@@ -611,7 +560,8 @@ class Actor:
     def choose_opponents(self, batch, rows, guests):
         """Only ever called for battles that start: who holds a seat holds it until the battle ends. Whether it is a scripted player
         the environment has drawn, by the same shares."""
-        shares = self.shares[:SCRIPTED] / self.shares[:SCRIPTED].sum() if self.shares[:SCRIPTED].any() else np.eye(SCRIPTED)[SELF]
+        shares = self.shares[:SCRIPTED].clip(min=0.0)  # self-play's may be a rounding error below
+        shares = shares / shares.sum() if shares.any() else np.eye(SCRIPTED)[SELF]
         for battle, code in dict(zip(batch.battle[rows].tolist(), batch.opponent[rows].tolist())).items():
             kind = SCRIPTED + code - 1 if code else int(self.rng.choice(SCRIPTED, p=shares))
             kind = kind if code or kind in guests else SELF
@@ -635,7 +585,7 @@ class Actor:
             # --- battles that ended
             episodes = seats.note_results(batch.finished, storage["episodes"], episodes)
             closed = seats.close_ended(storage, closed, batch, self.agent)
-            self.env.set_shares(scripted(self.shares))
+            self.env.set_shares(scripted(self.shares))  # of battles that follow those which the next actions end
 
             # --- decisions, in the order of seats: what is drawn must not depend on who answered first
             rows = batch.decisions[np.argsort(batch.key[batch.decisions])]
@@ -747,10 +697,10 @@ class Pool:
         self.board.publish(agent, [version, *self.probabilities()], columns)
 
 
-def exploiter_settings(args, update, target):
+def exploiter_settings(args, target, update):
     """This run's settings, but against the model at `target` and without a magnet."""
     return dataclasses.asdict(args) | {
-        "exp_name": f"{args.exp_name}_exploiter", "opponent": target, "alpha": 0.0, "bc_model": target if args.exploiter_start == "clone" else "",
+        "exp_name": f"{args.exp_name}_exploiter", "opponent": str(target), "alpha": 0.0, "bc_model": str(target) if args.exploiter_start == "clone" else "",
         "total_timesteps": args.exploiter_train_steps, "max_updates": 0, "max_minutes": 0.0, "final_battles": args.exploiter_battles,
         "seed": args.seed + update, "num_workers": 1, "train_batch_size": 0, "eval_frequency": 0, "snapshot_frequency": 0,
         "train_exploiters": False, "track": False, "tensorboard": False, "ray_address": "",
@@ -807,23 +757,18 @@ if __name__ == "__main__":
     elif args.bc_model:
         pool.join(BC, "bc", to_flat(agent))
 
-    def take_up_exploiters():
-        """The registry, not the checkpoint, says who is an exploiter: what was registered before a crash is here after it."""
-        for entry in exploiters.read_registry(run_dir):
-            if entry["in_pool"] and entry["model"] not in joined:
-                pool.join(EXPLOITER, entry["model"], to_flat(load_model(run_dir / entry["model"], args)[0]))
-                joined.add(entry["model"])
+    hunters = exploiters.Exploiters(run_dir, __file__, checkpoint["retired"] if checkpoint else ())
 
-    joined = set(checkpoint["retired"]) if checkpoint else set()  # an exploiter that the pool has outgrown does not come back
-    if not args.opponent:
-        take_up_exploiters()
+    def take_up_exploiters():
+        for model in hunters.newcomers() if not args.opponent else ():
+            pool.join(EXPLOITER, model, to_flat(load_model(run_dir / model, args)[0]))
 
     def save_checkpoint():
         state = {
             "agent": agent.state_dict(), "optimizer": optimizer.state_dict(), "scaler": scaler.state_dict(), "average": average.state_dict(),
             "references": [{**reference, "policy": to_flat(reference["policy"])} for reference in references],
             "pool": [pool.members, pool.next_serial, pool.elo, torch.from_numpy(pool.wins), torch.from_numpy(pool.games)],
-            "retired": sorted(joined), "snapshots": board.snapshots.clone(),
+            "retired": sorted(hunters.known), "snapshots": board.snapshots.clone(),
             "progress": [update, global_step, version, elapsed + time.time() - start_time], "contract_hash": contract.contract_hash(),
             "torch_rng": torch.get_rng_state(), "actor": actor.state_dict() if actor else None,
         }  # fmt: skip
@@ -849,16 +794,13 @@ if __name__ == "__main__":
             metrics |= {"eval/past_worst": min(past), "eval/past_mean": float(np.mean(past)), "eval/past_n": len(past)}
         return metrics
 
-    def progress(seconds):
-        updates = update / args.max_updates if args.max_updates else 0.0
-        return max(global_step / args.total_timesteps, updates, seconds / 60 / args.max_minutes if args.max_minutes else 0.0)
-
     stopping = run.stop_on_signals()
     logger = run.Logger(args, run_dir, global_step)
+    take_up_exploiters()
     pool.publish(agent, version)
     rollouts = actors.rollouts(args, board, Actor, make_storage, actor)
-    start_time, first_step, consistent, done = time.time(), global_step, True, progress(elapsed)
-    parts, episodes, times, dropped, exploiter = [], [], [], 0, None
+    start_time, first_step, consistent, done = time.time(), global_step, True, run.progress(args, global_step, elapsed, update)
+    parts, episodes, times, dropped = [], [], [], 0
 
     try:
         wait_start = time.perf_counter()
@@ -953,14 +895,8 @@ if __name__ == "__main__":
             is_candidate = args.magnet == "portfolio" and update % args.portfolio_add_interval == 0
             if not args.opponent and (is_candidate or (args.snapshot_frequency and update % args.snapshot_frequency == 0)):
                 newest = pool.join(PAST, f"snapshot_{global_step}", to_flat(agent))
-            if exploiter and exploiter.process.poll() is not None:
-                exploiters.finish(run_dir, exploiter, args.exploiter_win_threshold)
-                take_up_exploiters()
-                exploiter = None
-            if args.train_exploiters and not exploiter and update % args.exploiter_check_interval == 0:
-                target = exploiters.new_target(run_dir, update)
-                save_model(target, agent, args)
-                exploiter = exploiters.start(__file__, target, update, exploiter_settings(args, update, str(target)))
+            hunters.turn(args, update, lambda path: save_model(path, agent, args), functools.partial(exploiter_settings, args))
+            take_up_exploiters()
 
             # --- the references move
             ema_update(average, agent, args.ema_decay)
@@ -978,7 +914,7 @@ if __name__ == "__main__":
             consistent, learn_time = True, time.perf_counter() - learn_start
 
             # --- logs, evaluation, checkpoint
-            done = progress(elapsed + time.time() - start_time)
+            done = run.progress(args, global_step, elapsed + time.time() - start_time, update)
             loss_names = "policy_loss value_loss entropy magnet_kl rollout_kl grad_norm old_approx_kl approx_kl clipfrac"
             metrics = {
                 "charts/SPS": (global_step - first_step) / (time.time() - start_time),
@@ -998,7 +934,7 @@ if __name__ == "__main__":
             metrics |= {f"curriculum/{name}": share for name, share in zip(KINDS, pool.probabilities().tolist()) if share}
             if len(scores := results[results[:, 0] != SELF, 2]):
                 metrics["charts/episodic_return"] = float(2 * scores.mean() - 1)
-            if best := max((entry["win_rate"] for entry in exploiters.read_registry(run_dir)), default=0.0):
+            if best := hunters.best_win_rate():
                 metrics["exploiter/best_win_rate"] = best
             parts, episodes, times = [], [], []
             finished = done >= 1.0
@@ -1013,8 +949,7 @@ if __name__ == "__main__":
     finally:
         rollouts.close()
         logger.close()
-        if exploiter:
-            exploiters.end(exploiter)
+        hunters.close()
         if consistent:  # not in the middle of an update, whose half would be neither the old nor the new policy
             save_checkpoint()
         print(f"Checkpoint and model are in {run_dir}; go on with --resume {run_dir}", flush=True)

@@ -134,6 +134,16 @@ def stop_on_signals(after="update"):
     return stopping
 
 
+def progress(args, global_step, seconds, update=0):
+    """How much of a run is done, by whichever of its limits comes first."""
+    shares = [global_step / args.total_timesteps]
+    if args.max_minutes:
+        shares.append(seconds / 60 / args.max_minutes)
+    if getattr(args, "max_updates", 0):
+        shares.append(update / args.max_updates)
+    return max(shares)
+
+
 def check_finite(losses):
     """Ends a run that has diverged, before its weights are saved or handed to anybody."""
     if losses and not torch.isfinite(torch.stack(losses)).all():

@@ -28,7 +28,6 @@ from cleanrl_games.tools import models
 
 NEEDED = ("gymnasium", "numba", "numpy", "PyYAML", "rocketsim", "torch", "tyro")  # of requirements.txt
 RLBOT = "rlbot==2.0.0b52"  # brings the packets' types
-SHARED = ("__init__.py", *(f"envs/{name}.py" for name in ("__init__", "cache", "cluster", "inference", "jit", "run", "sharing")))
 
 BOT = '''"""A policy of cleanrl_games under RLBot v5. Made by tools/export_rlbot.py; {source}."""
 
@@ -117,10 +116,9 @@ def export(args):
     temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.absolute().parent))
     try:
         package = temporary / "cleanrl_games"
-        for file in SHARED:
-            (package / file).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(models.SCRIPTS / file, package / file)
         shutil.copytree(models.SCRIPTS / "envs/rocketleague", package / "envs/rocketleague", ignore=shutil.ignore_patterns("__pycache__"))
+        for file in (models.SCRIPTS / "__init__.py", *(models.SCRIPTS / "envs").glob("*.py")):  # what the games share, not the other games
+            shutil.copyfile(file, package / file.relative_to(models.SCRIPTS))
         shutil.copyfile(models.find_script(model.path, model.metadata, args.trust_source), package / f"{script}.py")
         shutil.copyfile(model.path, temporary / "model.zip")
         words = {"agent_id": json.dumps(agent_id), "name": json.dumps(name), "description": json.dumps(f"cleanrl_games, {source}")}
