@@ -592,7 +592,7 @@ if __name__ == "__main__":
     league = League(args, board)
     if args.self_play in ("target", "exploiter"):
         league.join(Path(args.opponent).name, to_flat(load_model(args.opponent, args)[0]))
-    update, global_step, version, elapsed = 0, 0, 0, 0.0
+    update, global_step, version, elapsed, exploiters = 0, 0, 0, 0.0, []
     actor = Actor(args, 0) if args.num_workers == 0 else None
 
     if checkpoint:
@@ -601,6 +601,7 @@ if __name__ == "__main__":
         scale_rewards.load_state_dict(checkpoint)
         league.members, league.next_serial, league.elo = checkpoint["league"]
         update, global_step, version, elapsed = checkpoint["progress"]
+        exploiters = checkpoint.get("exploiters", [member["name"] for member in league.members])
         torch.set_rng_state(checkpoint["torch_rng"])
         if actor and checkpoint["actor"]:
             actor.load_state_dict(checkpoint["actor"])
@@ -609,7 +610,7 @@ if __name__ == "__main__":
         state = {
             "agent": agent.state_dict(), "optimizer": optimizer.state_dict(), "scaler": scaler.state_dict(),
             "obs_rms": vars(obs_rms), **scale_rewards.state_dict(),
-            "league": [league.members, league.next_serial, league.elo], "snapshots": board.snapshots.clone(),
+            "league": [league.members, league.next_serial, league.elo], "snapshots": board.snapshots.clone(), "exploiters": exploiters,
             "progress": [update, global_step, version, elapsed + time.time() - start_time], "contract_hash": contract.contract_hash(),
             "torch_rng": torch.get_rng_state(), "actor": actor.state_dict() if actor else None,
         }  # fmt: skip
@@ -701,8 +702,9 @@ if __name__ == "__main__":
             if args.self_play in ("past", "latest") and args.snapshot_frequency and update % args.snapshot_frequency == 0:
                 league.join(f"snapshot_{global_step}", to_flat(agent))
                 for path in sorted(run_dir.glob("exploiters/*.zip")):
-                    if path.name not in {member["name"] for member in league.members}:
+                    if path.name not in exploiters:  # one that the league has outgrown does not come back
                         league.join(path.name, to_flat(load_model(path, args)[0]))
+                        exploiters.append(path.name)
             league.publish(agent, version, self_share())
             consistent, learn_time = True, time.perf_counter() - learn_start
 

@@ -457,22 +457,27 @@ def test_amp_compute_and_tracking_offline(tmp_path):
 
 def test_exploiter_joins_the_league_of_its_opponent(whole_run, tmp_path):
     target = tmp_path / "target"
-    finish(start(target, "--num-workers", 0, "--total-timesteps", 400))
+    finish(start(target, "--num-workers", 0, "--total-timesteps", 400, "--league-size", 2))
     finish(start(tmp_path / "exploiter", "--num-workers", 0, "--total-timesteps", 800, "--preset", "exploiter", "--opponent", target))
     assert run.load_checkpoint(tmp_path / "exploiter")["league"][0][0]["name"] == "target"
     assert [path.name for path in (target / "exploiters").iterdir()] == ["exploiter.zip"]
-    words = [
-        sys.executable,
-        "cleanrl_games/ppo_osrs_selfplay.py",
-        "--resume",
-        str(target),
-        "--total-timesteps",
-        "1600",
-        "--snapshot-frequency",
-        "1",
-    ]
-    subprocess.run(words, cwd=ROOT, check=True, capture_output=True)
-    assert "exploiter.zip" in {member["name"] for member in run.load_checkpoint(target)["league"][0]}
+
+    def members_at(steps):
+        words = [
+            "cleanrl_games/ppo_osrs_selfplay.py",
+            "--resume",
+            str(target),
+            "--total-timesteps",
+            str(steps),
+            "--snapshot-frequency",
+            "1",
+        ]
+        subprocess.run([sys.executable, *words], cwd=ROOT, check=True, capture_output=True)
+        return [member["name"] for member in run.load_checkpoint(target)["league"][0]]
+
+    first = run.load_checkpoint(target)["progress"][1]
+    assert members_at(first + 1)[1:] == ["exploiter.zip"]
+    assert "exploiter.zip" not in members_at(first + 1600), "it left for newer ones, and did not come back"
     output = finish(start(tmp_path / "none", "--self-play", "target"), code=1)
     assert "--opponent" in output
 
