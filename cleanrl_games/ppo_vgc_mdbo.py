@@ -17,7 +17,6 @@ import os
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Literal
 
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # before torch: AMX bf16 crashes on some machines
@@ -30,13 +29,14 @@ import torch.nn.functional as F
 
 from cleanrl_games.envs import actors, run, sharing
 from cleanrl_games.envs.sharing import from_flat, invite, to_flat
-from cleanrl_games.envs.vgc import PREVIEW, VGCVecEnv, contract, mdbo, require_format, team_mix
-from cleanrl_games.envs.vgc.choices import NUM_PREVIEW, NUM_SLOT, TwoChoices, choices_of
+from cleanrl_games.envs.vgc import PREVIEW, VGCVecEnv, contract, require_format, team_mix
+from cleanrl_games.envs.vgc.choices import choices_of
 from cleanrl_games.envs.vgc.evaluation import Player, evaluate  # noqa: F401 (tools play a model as its script's Player)
+from cleanrl_games.envs.vgc.layers import NUM_IDS, PointingHeads, embed_ids, linear
 from cleanrl_games.envs.vgc.match import BASELINES
 from cleanrl_games.envs.vgc.seats import Seats, make_rows, make_storage
-from cleanrl_games.envs.vgc.sequences import cut_chunks, evaluate_chunks
-from cleanrl_games.envs.vgc.vocabulary import LAYOUT, columns_of, id_bags
+from cleanrl_games.envs.vgc.sequences import cut_chunks, evaluate_chunks, gather
+from cleanrl_games.envs.vgc.vocabulary import LAYOUT, columns_of
 
 
 @dataclasses.dataclass
@@ -186,44 +186,21 @@ class Args:
 
 # ------------------------------------------------------------------------------------------------------------- networks
 
+
 # --8<-- [start:network]
-NUM_HITS = 32  # what a move does to a foe is told in so many numbers
-
-
-def linear(fan_in, fan_out, std=2**0.5):
-    layer = nn.Linear(fan_in, fan_out)
-    nn.init.orthogonal_(layer.weight, std)
-    nn.init.zeros_(layer.bias)
-    return layer
-
-
-class Agent(TwoChoices):
+class Agent(PointingHeads):
     """Embeddings for ids, a token per Pokémon, attention over the twelve, an LSTM over a battle's decisions, three heads.
 
-    A decision is two choices, one after the other, the second given the first. A move's logit is made of what the situation asks
-    for, of the move, of its target and of both together; a switch's of the Pokémon that would come in: what is learned about a move
-    or a Pokémon holds in every slot of every team.
+    A decision is two choices, one after the other, the second given the first: heads for them are in envs/vgc/layers.py.
     """
 
     def __init__(self, width=64, embedding_width=128, hidden_size=192, attention_heads=4):
         super().__init__()
-        self.width, self.hidden_size, self.attention_heads = width, hidden_size, attention_heads
+        self.hidden_size, self.attention_heads = hidden_size, attention_heads
         own, opp, active, history = (LAYOUT[name] for name in ("own", "opp", "active", "history"))
-        self.common, self.active_at, self.versus_at = len(opp.floats), opp.floats.index("active_a"), active.floats.index("move_1_vs_a")
-        self.move_numbers_at = opp.floats.index("move_1_power")
+        self.common, self.active_at = len(opp.floats), opp.floats.index("active_a")
 
-        columns, offsets, starts, table_size = id_bags()
-        constants = {
-            "bag_columns": torch.tensor(columns),
-            "bag_offsets": torch.tensor(offsets, dtype=torch.int32),
-            "bag_starts": torch.tensor(starts, dtype=torch.int32),
-            "pairs_of_six": torch.from_numpy(mdbo.PAIRS_OF_SIX),
-            "preview_pairs": torch.from_numpy(mdbo.PREVIEW_PAIRS),
-        }
-        for name, value in constants.items():
-            self.register_buffer(name, value, persistent=False)
-        self.table = nn.Parameter(torch.randn(table_size, embedding_width) * 0.1)
-
+        self.table = nn.Parameter(torch.randn(NUM_IDS, embedding_width) * 0.1)
         self.mon_ids, self.mon_numbers = linear(embedding_width, width, 1.0), linear(self.common, width, 1.0)
         self.own_numbers, self.belief_numbers = linear(len(own.floats) - self.common, width), linear(len(LAYOUT["belief"].floats), width)
         self.active_numbers = linear(len(active.floats), width, 1.0)
@@ -236,30 +213,14 @@ class Agent(TwoChoices):
         self.lstm_in, self.lstm_hidden = linear(hidden_size, 4 * hidden_size, 1.0), linear(hidden_size, 4 * hidden_size, 1.0)
         with torch.no_grad():
             self.lstm_in.bias[hidden_size : 2 * hidden_size] = 1.0  # remember, until there is a reason to forget
-
-        self.move_ids, self.move_numbers = linear(embedding_width, width, 1.0), linear(6 + 2, width, 1.0)
-        self.move_owner, self.target_key, self.switch_key = linear(width, width, 1.0), linear(width, width, 1.0), linear(width, width, 1.0)
-        self.hit_move, self.hit_foe = linear(width, NUM_HITS, 1.0), linear(width, NUM_HITS, 1.0)
-        self.hit_versus = nn.Parameter(torch.randn(NUM_HITS))
-        self.no_target, self.passing = nn.Parameter(torch.zeros(1, 1, width)), nn.Parameter(torch.zeros(1, 1, width))
-        self.tera_key = nn.Parameter(torch.randn(1, 1, width) * 0.1)
-        # What a slot asks for: of a move, of a target, of terastallizing, of who comes in, of a hit, and how much it wants to pass.
-        self.wants = [width] * 4 + [NUM_HITS, 1]
-        self.query = linear(hidden_size + width, sum(self.wants), 0.1)
-        self.given_slot_0 = linear(width, sum(self.wants), 0.1)
-        self.preview_key, self.preview_query = linear(width, 2 * width, 1.0), linear(hidden_size, 2 * width, 0.1)
+        self.add_heads(width, embedding_width, hidden_size)
         self.value_out = linear(hidden_size, 1, 0.1)
 
     def encode(self, ints, floats):
-        """ints (B, 196), floats (B, 1048) → the core's input (B, H) and what the heads point at:
-        own tokens (B, 6, W), the two that stand, the two behind them, foes (B, 2, W), moves (B, 2, 4, W), hits (B, 2, 4, 2, K)"""
+        """ints (B, 196), floats (B, 1048) → the core's input (B, H), and what the heads point at"""
         batch, common = len(ints), self.common
         own, opp, active, field, history, belief = (columns_of(floats, name) for name in LAYOUT)
-        # One look-up for everything: each would write a gradient as large as the table.
-        ids = ints[:, self.bag_columns].int() + self.bag_offsets
-        starts = torch.arange(batch, device=ints.device, dtype=torch.int32)[:, None] * ids.shape[1] + self.bag_starts
-        bags = F.embedding_bag(ids.flatten(), self.table, starts.flatten(), mode="sum").view(batch, len(self.bag_starts), -1)
-        mons, events, moves = bags.split([12, history.shape[1], 8], 1)
+        mons, events, moves = embed_ids(self.table, ints)
 
         where = slice(self.active_at, self.active_at + 2)  # columns active_a, active_b
         our_slots, their_slots = self.active_numbers(active).split(2, 1)  # (B, 2, W)
@@ -276,13 +237,7 @@ class Agent(TwoChoices):
         events = F.relu(self.history_in(torch.cat([events, history], -1))).sum(1)
         everything = [standing.flatten(1), foes.flatten(1), our_tokens.mean(1), their_tokens.mean(1), events]
         core = F.relu(self.core_in(torch.cat([*everything, F.relu(self.field_in(field.squeeze(1)))], 1)))
-
-        numbers = own[:, :2, self.move_numbers_at : self.move_numbers_at + 24].reshape(batch, 2, 4, 6)
-        versus = active[:, :2, self.versus_at : self.versus_at + 8].reshape(batch, 2, 4, 2)
-        moves = self.move_ids(moves).view(batch, 2, 4, -1) + self.move_numbers(torch.cat([numbers, versus], -1))
-        moves = F.relu(moves + self.move_owner(standing)[:, :, None])  # (B, 2, 4, W)
-        hits = self.hit_move(moves)[:, :, :, None] + self.hit_foe(foes)[:, None, None] + versus[..., None] * self.hit_versus
-        return core, (our_tokens, standing, bench, foes, moves, F.relu(hits))
+        return core, self.point_at(own, active, moves, our_tokens, standing, bench, foes)
 
     def unroll(self, core, state, first):
         """core (T, B, H), state (2, B, H), first (T, B): where a battle begins → (T, B, H), state"""
@@ -295,46 +250,6 @@ class Agent(TwoChoices):
             hidden = o.sigmoid() * cell.tanh()
             outputs.append(hidden)
         return torch.stack(outputs), torch.stack([hidden, cell])
-
-    def slot_logits(self, query, moves, hits, targets, switches):
-        """query (B, Q, …), moves (B, 4, W), hits (B, 4, 2, K) of this slot → (B, Q, 45)"""
-        want_move, want_target, want_tera, want_switch, want_hit, want_pass = query.split(self.wants, -1)
-        scale = self.width**-0.5
-        both = (want_move @ moves.mT)[..., None] + (want_target @ targets.mT)[:, :, None] + (moves @ targets.mT)[:, None]  # (B, Q, 4, 5)
-        hit = (want_hit @ hits.flatten(1, 2).mT).unflatten(-1, (4, 2))
-        both = both * scale + F.pad(hit, (3, 0))  # a foe's column of target is 3 or 4
-        tera = both + (want_tera @ moves.mT)[..., None] * scale
-        return torch.cat([torch.cat([both, tera], -1).flatten(2), want_switch @ switches.mT * scale, want_pass], -1)
-
-    def preview_logits(self, hidden, tokens):
-        """hidden (P, H), own tokens (P, 6, W) → (P, 90): a pair of leads and a pair behind them"""
-        lead, back = self.preview_key(tokens).chunk(2, -1)
-        first, second = self.pairs_of_six.T
-        want_lead, want_back = self.preview_query(hidden).chunk(2, -1)
-        scale = self.width**-0.5
-        lead = (F.relu(lead[:, first] + lead[:, second]) @ want_lead[..., None]).squeeze(-1) * scale  # (P, 15)
-        back = (F.relu(back[:, first] + back[:, second]) @ want_back[..., None]).squeeze(-1) * scale
-        return lead[:, self.preview_pairs[:, 0]] + back[:, self.preview_pairs[:, 1]]
-
-    def choice_logits(self, hidden, things, preview):
-        """→ logits of the first choice (B, 90): slot 0's 45, or the preview's; and of slot 1 given what slot 0 does, see TwoChoices"""
-        tokens, standing, bench, foes, moves, hits = things
-        batch = len(hidden)
-        query_0, query_1 = self.query(torch.cat([hidden[:, None].expand(-1, 2, -1), standing], -1)).split(1, 1)
-        ours, theirs = self.target_key(torch.cat([standing.flip(1), foes], 1)).split(2, 1)
-        targets = torch.cat([ours, self.no_target.expand(batch, 1, -1), theirs], 1)  # (B, 5, W): own b, own a, none, foe a, foe b
-        switches = self.switch_key(torch.cat([standing, bench], 1))  # (B, 4, W)
-        first = F.pad(self.slot_logits(query_0, moves[:, 0], hits[:, 0], targets, switches).squeeze(1), (0, NUM_PREVIEW - NUM_SLOT))
-        rows = preview.nonzero().squeeze(1)
-        if len(rows):  # one decision in twelve
-            first = first.index_copy(0, rows, self.preview_logits(hidden[rows], tokens[rows]).to(first.dtype))
-        tera, passing = self.tera_key.expand(batch, 1, -1), self.passing.expand(batch, 1, -1)
-        words = torch.cat([moves[:, 0], targets, tera, switches, passing], 1)  # (B, 15, W): slot 0's action is a sum of some of these
-
-        def second_given(parts):
-            return self.slot_logits(query_1 + self.given_slot_0(parts @ words), moves[:, 1], hits[:, 1], targets, switches)
-
-        return first, second_given
 
     def win_logit(self, hidden):
         """The log-odds of winning (B,)"""
@@ -621,28 +536,12 @@ if __name__ == "__main__":
     league.publish(agent, version)
     rollouts = actors.rollouts(args, board, Actor, make_storage, actor)
     start_time, first_step, consistent, done = time.time(), global_step, True, run.progress(args, global_step, elapsed)
-    parts, episodes, times, dropped = [], [], [], 0
 
     try:
         wait_start = time.perf_counter()
-        for _, storage, queue_size in rollouts:
-            # --- rollouts are copied out of their slots, which their actors fill again, until there are enough for an update
-            rows, count, *seconds = storage["info"].tolist()
-            episodes.append(storage["episodes"][: int(count)].clone())
-            if version - int(storage["version"][: int(rows)].max()) > args.max_policy_lag:
-                dropped += 1
-            else:
-                part = {name: tensor[: int(rows)].clone() for name, tensor in storage.items() if name not in ("episodes", "info")}
-                part["key"] += len(parts) * 2 * args.num_battles  # seats of different rollouts are different seats
-                parts.append(part)
-                times.append(seconds)
-            if len(parts) < num_rollouts:
-                if stopping:
-                    break
-                continue
+        for b, results, seconds, dropped, queue_size in gather(rollouts, board, num_rollouts, args, stopping):
             wait_time, learn_start = time.perf_counter() - wait_start, time.perf_counter()
             consistent, update = False, update + 1
-            b = SimpleNamespace(**{name: torch.cat([part[name] for part in parts]) for name in parts[0]})
 
             # --- advantages by seat, chunks of sequences
             by_row = (getattr(b, name).numpy() for name in ("key", "rewards", "values", "next_values", "ended"))
@@ -686,7 +585,6 @@ if __name__ == "__main__":
             version += 1
 
             # --- the league: results of the battles that ended, a snapshot now and then
-            results = torch.cat(episodes)
             for _, serial, score, _ in results.tolist():
                 league.record(serial, score)  # serial 0 is nobody's
             if args.snapshot_frequency and update % args.snapshot_frequency == 0:
@@ -702,14 +600,13 @@ if __name__ == "__main__":
                 **run.loss_metrics("policy_loss value_loss entropy grad_norm old_approx_kl approx_kl clipfrac", losses),
                 "losses/explained_variance": 1 - float((b_returns - b.values).var() / b_returns.var().clamp(min=1e-8)),
                 "losses/passes": passes,
-                **run.time_metrics(lag, queue_size, np.mean(times, 0).tolist(), learn_time, wait_time),
+                **run.time_metrics(lag, queue_size, seconds, learn_time, wait_time),
                 "stats/dropped_rollouts": dropped,
                 **run.result_metrics(results, KINDS),
                 "league/size": len(league.members),
             }
             if len(scores := results[results[:, 0] != SELF, 2]):
                 metrics["charts/episodic_return"] = float(2 * scores.mean() - 1)
-            parts, episodes, times = [], [], []
             finished = done >= 1.0
             if finished or (args.eval_frequency and update % args.eval_frequency == 0):
                 metrics |= evaluate_all(args.final_battles if finished else args.eval_battles)

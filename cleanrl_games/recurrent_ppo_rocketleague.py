@@ -12,7 +12,6 @@
 An actor plays the same number of cars in every stage, so that 1v1, 2v2 and 3v3 fill the same buffers.
 """
 
-import copy
 import dataclasses
 import json
 import math
@@ -34,8 +33,7 @@ from cleanrl_games.envs import actors, inference, run, sharing
 from cleanrl_games.envs.normalise import RewardScale, RunningMeanStd
 from cleanrl_games.envs.recurrence import LSTMUnroll, gru_unroll
 from cleanrl_games.envs.rocketleague import NUM_ACTIONS, NUM_OBS, TERM_NAMES, RocketLeagueVecEnv, contract, reward_weights
-from cleanrl_games.envs.rocketleague.evaluation import Player, rating_match
-from cleanrl_games.envs.rocketleague.match import touches_per_minute
+from cleanrl_games.envs.rocketleague.evaluation import Player, rating_match, touch_metrics  # noqa: F401 (tools play a model as its script's Player)
 from cleanrl_games.envs.rocketleague.ratings import ANCHORS, expected_score, new_rating
 from cleanrl_games.envs.rocketleague.rule_policy import RulePolicy
 from cleanrl_games.envs.sharing import from_flat, to_flat, with_weights
@@ -341,33 +339,18 @@ def anneal(start, final, update, updates):
     return start + (final - start) * min(update / max(updates, 1e-8), 1.0)
 
 
-def softmax(scores):
-    exp = np.exp(np.asarray(scores, float) - np.max(scores))
-    return exp / exp.sum()
-
-
-def uniform(elos, ages, elo, args):
-    """Chances of opponents with these Elos and ages (0 = the newest), for an agent of this Elo. The other three take the same."""
-    return np.full(len(elos), 1 / len(elos))
-
-
-def elo_weighted(elos, ages, elo, args):
-    """The nearer in Elo, the likelier, in units of the window"""
-    return softmax(-np.abs(np.asarray(elos) - elo) / args.elo_window / args.sampler_temperature)
-
-
-def recent_weighted(elos, ages, elo, args):
-    """The newer, the likelier; at temperature 1 the oldest is e times rarer than the newest"""
-    return softmax(-np.asarray(ages, float) / max(max(ages), 1) / args.sampler_temperature)
-
-
-def difficulty_adjusted(elos, ages, elo, args):
-    """The nearer the expected score to the target, the likelier; an opponent who never loses teaches as little as one who always does"""
-    distance = np.abs(expected_score(elo, elos) - args.target_win_rate)
-    return softmax(-np.square(distance / 0.2) / args.sampler_temperature)
-
-
-SAMPLERS = {function.__name__: function for function in (uniform, elo_weighted, recent_weighted, difficulty_adjusted)}
+def opponent_chances(elos, ages, elo, args):
+    """Chances of opponents with these Elos and ages (0 = the newest) for an agent of this Elo: softmax of −distance / temperature"""
+    elos, ages = np.asarray(elos, float), np.asarray(ages, float)
+    distance = {
+        "uniform": np.zeros(len(elos)),
+        "elo_weighted": np.abs(elos - elo) / args.elo_window,
+        "recent_weighted": ages / max(ages.max(), 1),  # at temperature 1 the oldest is e times rarer than the newest
+        # An opponent who never loses teaches as little as one who always does.
+        "difficulty_adjusted": np.square((expected_score(elo, elos) - args.target_win_rate) / 0.2),
+    }[args.opponent_sampler]
+    chances = np.exp((distance.min() - distance) / args.sampler_temperature)
+    return chances / chances.sum()
 
 
 def stage_passed(scores, elo, rated, args):
@@ -394,14 +377,14 @@ def stage_rewards(args, stage, update):
 # --------------------------------------------------------------------------------------------------------------- actors
 
 NOBODY, SELF, RULE, RANDOM, FIRST_MEMBER = -2, -1, 0, 1, 2  # who plays the other side of an arena: serial numbers of the league
+KINDS = ("self", "rule", "random", "past")
 MAX_EPISODES = 4096  # per rollout
 
 
 def make_env(args, stage, seed):
     states = dict(stage.states)
-    total = sum(states.values())
     if args.state_file:
-        states["file"] = total / 2
+        states["file"] = sum(stage.states.values()) / 2
     if args.aerial_focus:
         states["aerial"] = sum(states.values()) * args.aerial_focus / (1 - args.aerial_focus)
     arenas, rest = divmod(args.num_agents * len(stage.team_sizes), 2 * sum(stage.team_sizes))
@@ -430,8 +413,8 @@ def make_storage(args):
         "truncated": torch.zeros(shape, dtype=torch.bool),
         "trained": torch.zeros(shape, dtype=torch.bool),  # whether the learner's own policy acted here
         "terms": torch.zeros(len(TERM_NAMES), dtype=torch.float64),  # reward components, summed over the learner's rows
-        "episodes": torch.zeros(MAX_EPISODES, 5),  # opponent, score, length, share of own cars that touched, whether a learner scored
-        # version, stage, whether all games have just begun, episodes, seconds of: rollout, inference, simulator
+        "episodes": torch.zeros(MAX_EPISODES, 6),  # kind, opponent, score, length, share of own cars that touched, whether a learner scored
+        # version, stage, steps in the stage before this rollout, episodes, seconds of: rollout, inference, simulator
         "info": torch.zeros(7, dtype=torch.float64),
     }
 
@@ -453,7 +436,7 @@ class Actor:
         self.opponent = np.full(0, NOBODY)  # of each arena; there are none before the first stage
 
     def enter_stage(self, stage):
-        self.stage, self.env = stage, make_env(self.args, STAGES[stage], self.seed)
+        self.stage, self.steps, self.env = stage, 0, make_env(self.args, STAGES[stage], self.seed)
         self.opponent = np.full(self.env.num_arenas, NOBODY)
         self.side = np.zeros(self.env.num_arenas, np.int64)  # which team the learner is, unless it is both
         self.memory = torch.zeros(self.env.num_agents, self.agent.state_size)  # of whoever plays the row
@@ -461,7 +444,7 @@ class Actor:
         self.actions = np.full(self.env.num_agents, contract.NO_OP, np.int64)
 
     def read_board(self, board):
-        """Takes over weights, stage and rewards, and draws the guests of this rollout → (version, share of self, guests, new stage?)"""
+        """Takes over weights, stage and rewards, and draws the guests of this rollout → (version, share of self, guests)"""
         if self.args.inference == "central":
             self.policy = inference.CentralAgent(board.seats[self.index])
         with board.lock:
@@ -472,11 +455,10 @@ class Actor:
             if chances.sum() > 0 and self_share < 1:
                 guests = np.unique(self.rng.choice(serials, self.args.guests, p=chances / chances.sum())).astype(int).tolist()
             sharing.invite(self, board, set(guests) - set(self.bots), self.opponent.tolist())
-        entered = int(stage) != self.stage
-        if entered:
+        if int(stage) != self.stage:
             self.enter_stage(int(stage))
         self.env.reward_weights[:] = rewards
-        return version, self_share, guests, entered
+        return version, self_share, guests
 
     def choose_opponents(self, arenas, self_share, guests):
         """Only ever called for games that start: an opponent stays until its game ends."""
@@ -494,7 +476,7 @@ class Actor:
     def rollout(self, board, storage):
         """Plays rollout_steps decisions of all cars into `storage`, with the weights that are on the board now."""
         start, inference_time, simulator_time, episodes = time.perf_counter(), 0.0, 0.0, 0
-        version, self_share, guests, entered = self.read_board(board)
+        version, self_share, guests = self.read_board(board)
         env, s = self.env, SimpleNamespace(**storage)
         self.choose_opponents(np.flatnonzero(self.opponent == NOBODY), self_share, guests)
         own, others = self.rows()
@@ -541,7 +523,9 @@ class Actor:
                 self.choose_opponents(ended, self_share, guests)
                 own, others = self.rows()
         s.values[-1] = self.policy.value(torch.from_numpy(env.obs), self.memory)
-        s.info[:] = torch.tensor([version, self.stage, entered, episodes, time.perf_counter() - start, inference_time, simulator_time])
+        seconds = (time.perf_counter() - start, inference_time, simulator_time)
+        s.info[:] = torch.tensor([version, self.stage, self.steps, episodes, *seconds])
+        self.steps += self.args.rollout_steps
 
     def results(self, ended, info, own):
         """Rows of `episodes` for the arenas that ended, as the learner sees them."""
@@ -550,7 +534,8 @@ class Actor:
         cars = np.bincount(arena, minlength=self.env.num_arenas)[ended]
         touched = np.bincount(arena, self.touched[own], self.env.num_arenas)[ended] / cars
         scored = np.where(self.opponent[ended] == SELF, goal != 0, score == 1.0)
-        return np.stack([self.opponent[ended], score, info["length"][ended], touched, scored], 1)
+        kind = np.minimum(self.opponent[ended], FIRST_MEMBER) - SELF
+        return np.stack([kind, self.opponent[ended], score, info["length"][ended], touched, scored], 1)
 
     def state_dict(self):
         """All that the next rollout depends on, so that an inline run resumes exactly."""
@@ -558,7 +543,7 @@ class Actor:
             return None
         arrays = {**self.env.state_dict(), "opponent": self.opponent, "side": self.side, "touched_in_game": self.touched}
         bots = {who: json.dumps(bot.rng.bit_generator.state) for who, bot in self.bots.items()}
-        return sharing.actor_state(self, arrays) | {"stage": self.stage, "memory": self.memory.clone(), "bots": bots}
+        return sharing.actor_state(self, arrays) | {"stage": self.stage, "steps": self.steps, "memory": self.memory.clone(), "bots": bots}
 
     def load_state_dict(self, state):
         self.enter_stage(state["stage"])
@@ -566,17 +551,12 @@ class Actor:
         self.env.load_state_dict(arrays)
         self.opponent[:], self.side[:], self.touched[:] = (arrays[name] for name in ("opponent", "side", "touched_in_game"))
         self.memory.copy_(state["memory"])
+        self.steps = state["steps"]
         for who, dice in state["bots"].items():
             self.bots[who].rng.bit_generator.state = json.loads(dice)
 
 
 # ------------------------------------------------------------------------------------------------ evaluation, checkpoints
-
-
-def touch_rate(args, player):
-    """In the same half minute of the first stage for whoever plays: games there begin near the ball, so its length matters"""
-    small = dataclasses.replace(args, num_agents=12 * math.ceil(args.eval_episodes / 6), state_file="", aerial_focus=0.0)
-    return touches_per_minute(player, make_env(small, STAGES[0], args.seed + 7919), 30.0)
 
 
 def save_model(path, agent, args, stage):
@@ -613,14 +593,12 @@ class League:
 
     def probabilities(self):
         elos, ages = [member["elo"] for member in self.members], list(reversed(range(len(self.members))))
-        return SAMPLERS[self.args.opponent_sampler](elos, ages, self.agent["elo"], self.args)
+        return opponent_chances(elos, ages, self.agent["elo"], self.args)
 
     def publish(self, agent, version, stage, rewards, self_share):
         """Hands weights, stage, snapshots and chances to the actors, all of one version."""
         places = [member["row"] if member["row"] >= 0 else self.args.league_size + member["serial"] for member in self.members]
-        columns = {
-            place: (member["serial"], chance) for place, member, chance in zip(places, self.members, self.probabilities(), strict=True)
-        }
+        columns = {place: (member["serial"], chance) for place, member, chance in zip(places, self.members, self.probabilities())}
         self.board.publish(agent, [version, stage, self_share, *rewards.tolist()], columns)
 
 
@@ -642,12 +620,11 @@ if __name__ == "__main__":
     args.inference = inference.settle(args, device)
     unroll = run.compiled(args, agent.unroll, device, "the LSTM is unrolled by hand" if args.recurrent == "lstm" else "")
     scale_rewards = RewardScale(max(args.num_workers, 1), args.num_agents)
-    steps_in_stage = torch.zeros(max(args.num_workers, 1))  # of each actor
     args.sharing = sharing.settle(args, make_storage, len(to_flat(agent)))
     board = make_board(args, len(to_flat(agent)))
     league = League(args, board)
     update, global_step, version, elapsed, stage_update = 0, 0, 0, 0.0, 0
-    stage_scores, stage_rated, random_touches = [], 0, 0.0
+    stage_scores, stage_rated = [], 0
     actor = Actor(args, 0) if args.num_workers == 0 else None
 
     if checkpoint:
@@ -656,8 +633,6 @@ if __name__ == "__main__":
         league.members, league.next_serial, league.agent = checkpoint["league"]
         update, global_step, version, elapsed = checkpoint["progress"]
         stage, stage_update, stage_scores, stage_rated = checkpoint["curriculum"]
-        if checkpoint["steps_in_stage"].shape == steps_in_stage.shape:  # else the number of actors has changed
-            steps_in_stage.copy_(checkpoint["steps_in_stage"])
         torch.set_rng_state(checkpoint["torch_rng"])
         if actor and checkpoint["actor"]:
             actor.load_state_dict(checkpoint["actor"])
@@ -665,10 +640,9 @@ if __name__ == "__main__":
     def save_checkpoint():
         state = {
             "agent": agent.state_dict(), "optimizer": optimizer.state_dict(), "scaler": scaler.state_dict(),
-            **scale_rewards.state_dict(), "steps_in_stage": steps_in_stage,
+            **scale_rewards.state_dict(), "curriculum": [stage, stage_update, stage_scores, stage_rated],
             "league": [league.members, league.next_serial, league.agent], "snapshots": board.snapshots.clone(),
-            "progress": [update, global_step, version, elapsed + time.time() - start_time],
-            "curriculum": [stage, stage_update, stage_scores, stage_rated], "contract_hash": contract.contract_hash(),
+            "progress": [update, global_step, version, elapsed + time.time() - start_time], "contract_hash": contract.contract_hash(),
             "torch_rng": torch.get_rng_state(), "actor": actor.state_dict() if actor else None,
         }  # fmt: skip
         run.write_atomically(run_dir / "checkpoint.pt", lambda path: torch.save(state, path))
@@ -676,8 +650,8 @@ if __name__ == "__main__":
 
     def evaluate_all():
         """Rating matches, all of them in games.csv, and the touch rate. The models let a run be compared with its own past."""
-        global stage_rated, random_touches
-        policy, seed = copy.deepcopy(agent).cpu().eval(), args.seed + 7919 * (update + 1)  # not the seed of any actor
+        global stage_rated
+        policy, seed = with_weights(agent, to_flat(agent)).cpu().eval(), args.seed + 7919 * (update + 1)  # not the seed of any actor
         save_model(run_dir / "models" / f"{global_step}.zip", policy, args, stage)
         size, chances = max(STAGES[stage].team_sizes), league.probabilities()[FIRST_MEMBER:]
         opponents, drawn = league.members[:FIRST_MEMBER], np.random.default_rng([args.seed, update])
@@ -694,19 +668,16 @@ if __name__ == "__main__":
             if member["name"] == "rule" and STAGES[stage].measure == "win":
                 stage_scores.extend(scores.tolist())
             stage_rated += len(scores)
-        random_touches = random_touches or touch_rate(args, RulePolicy("random", args.seed))
-        touches = touch_rate(args, Player(policy, args.seed))
-        return results | {"eval/touches_per_minute": touches, "eval/touch_ratio": touches / max(random_touches, 1e-3)}
+        small = dataclasses.replace(args, num_agents=12 * math.ceil(args.eval_episodes / 6), state_file="", aerial_focus=0.0)
+        return results | touch_metrics(policy, lambda: make_env(small, STAGES[0], args.seed + 7919), args.seed)
 
-    def self_share():
-        return args.self_share if STAGES[stage].opponents else 1.0
-
-    def to_device(tensor):
-        return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+    def publish():
+        self_share = args.self_share if STAGES[stage].opponents else 1.0
+        league.publish(agent, version, stage, stage_rewards(args, stage, stage_update), self_share)
 
     stopping = run.stop_on_signals()
     logger = run.Logger(args, run_dir, global_step)
-    league.publish(agent, version, stage, stage_rewards(args, stage, stage_update), self_share())
+    publish()
     rollouts = actors.rollouts(args, board, Actor, make_storage, actor)
     if args.inference == "central":
         rollouts = inference.rollouts(args, board, Actor, make_storage, make_agent, device)
@@ -718,14 +689,12 @@ if __name__ == "__main__":
         for index, storage, queue_size in rollouts:
             wait_time, learn_start = time.perf_counter() - wait_start, time.perf_counter()
             consistent, s, update, stage_update = False, SimpleNamespace(**storage), update + 1, stage_update + 1
-            rollout_version, rollout_stage, entered, episodes, *seconds = s.info.tolist()
+            rollout_version, rollout_stage, steps_in_stage, episodes, *seconds = s.info.tolist()
             ended = s.terminated | s.truncated  # (T, A)
 
             # --- rewards, scaled by the std of discounted returns
-            steps_in_stage[index] += args.rollout_steps
-            if entered:
+            if steps_in_stage == 0:
                 scale_rewards.forget(index)
-                steps_in_stage[index] = 0
             scaled, returns_seen = scale_rewards(index, s.rewards, ended, s.trained, args.gamma)
             scaled = scaled.clamp(-args.reward_clip, args.reward_clip)
             advantages = gae(scaled, s.values[:-1], s.values[-1], s.terminated, s.truncated, s.bootstrap, args.gamma, args.gae_lambda)
@@ -748,11 +717,11 @@ if __name__ == "__main__":
                 for mb_chunks in minibatches(b_chunks, max(args.minibatch_size // length, 1)):
                     which, car = mb_chunks.T
                     mb_obs, mb_masks, mb_keep, mb_actions, mb_logprobs, mb_advantages, mb_returns, mb_trained = (
-                        to_device(tensor[which, :, car]).transpose(0, 1)  # (L, B, …)
+                        tensor[which, :, car].to(device, non_blocking=True).transpose(0, 1)  # (L, B, …)
                         for tensor in (c_obs, c_masks, c_keep, c_actions, c_logprobs, c_advantages, c_returns, c_trained)
                     )
                     with autocast():
-                        features, _ = unroll(mb_obs, to_device(s.states[which, car]), mb_keep)
+                        features, _ = unroll(mb_obs, s.states[which, car].to(device), mb_keep)
                         if not mb_trained.all():
                             features, mb_masks, mb_actions, mb_logprobs, mb_advantages, mb_returns = (
                                 tensor[mb_trained] for tensor in (features, mb_masks, mb_actions, mb_logprobs, mb_advantages, mb_returns)
@@ -777,38 +746,31 @@ if __name__ == "__main__":
             # --- the stage's measure, a snapshot for the league now and then
             results = s.episodes[: int(episodes)]
             # Of games that begin together the short ones end first: none counts until the longest would have ended.
-            settled = float(steps_in_stage[index]) * args.action_repeat / contract.TICK_RATE >= STAGES[stage].seconds
+            settled = steps_in_stage * args.action_repeat / contract.TICK_RATE >= STAGES[stage].seconds
             if STAGES[stage].measure != "win" and rollout_stage == stage and settled:
-                stage_scores += results[:, 3 if STAGES[stage].measure == "touch" else 4].tolist()
+                stage_scores += results[:, 4 if STAGES[stage].measure == "touch" else 5].tolist()
             del stage_scores[: -args.transition_games]
             if args.opponent_update_freq and STAGES[stage].opponents and update % args.opponent_update_freq == 0:
                 league.join(f"snapshot_{global_step}", to_flat(agent))
-            league.publish(agent, version, stage, stage_rewards(args, stage, stage_update), self_share())
+            publish()
             consistent, learn_time = True, time.perf_counter() - learn_start
 
             # --- logs, evaluation, the next stage, checkpoint
             done = run.progress(args, global_step, elapsed + time.time() - start_time)
             means = s.terms.numpy() / int(s.trained.sum())
-            per_minute = 60 * contract.TICK_RATE / args.action_repeat
             unexplained = (returns - s.values[:-1])[s.trained].var() / returns[s.trained].var().clamp(min=1e-8)
             metrics = {
                 "charts/SPS": (global_step - first_step) / (time.time() - start_time),
                 "charts/learning_rate": lr,
                 "charts/stage": stage,
-                "charts/touches_per_minute": float(means[contract.TERM_INDEX["touch"]]) * per_minute,
+                "charts/touches_per_minute": float(means[contract.TERM_INDEX["touch"]]) * 60 * contract.TICK_RATE / args.action_repeat,
                 "losses/explained_variance": 1 - float(unexplained),
                 **run.loss_metrics("policy_loss value_loss entropy grad_norm old_approx_kl approx_kl clipfrac", losses),
                 **run.time_metrics(lag, queue_size, seconds, learn_time, wait_time),
+                **run.result_metrics(results, KINDS),
             }
             if len(results):
-                metrics |= {
-                    "charts/episodic_return": float(returns_seen.mean()),
-                    "charts/episodic_length": float(results[:, 2].mean()),
-                }
-            who = results[:, 0]
-            for name, kind in (("self", who == SELF), ("rule", who == RULE), ("random", who == RANDOM), ("past", who >= FIRST_MEMBER)):
-                if kind.any():
-                    metrics |= {f"win_rate/{name}": float(results[kind, 1].mean()), f"win_rate/{name}_n": int(kind.sum())}
+                metrics["charts/episodic_return"] = float(returns_seen.mean())
             metrics |= {f"rewards/{term}": value for term, value in zip(TERM_NAMES, (means * board.numbers[3:].numpy()).tolist())}
             finished = done >= 1.0
             if finished or (args.eval_frequency and update % args.eval_frequency == 0):
@@ -823,7 +785,7 @@ if __name__ == "__main__":
                 stage_scores.clear()
                 print(f"Stage {STAGE_NAMES[stage]} begins after {global_step:,} steps.", flush=True)
             if stage_update == 0 or "eval/rule" in metrics:  # another stage, or other ratings and so other opponents
-                league.publish(agent, version, stage, stage_rewards(args, stage, stage_update), self_share())
+                publish()
             logger.write(metrics, global_step, done)
             if finished or stopping:
                 break

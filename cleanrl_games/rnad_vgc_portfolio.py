@@ -14,12 +14,11 @@ An exploiter is the honest measure: what a fresh learner with the same budget wi
 """
 
 import dataclasses
-import functools
+import math
 import os
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Literal
 
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # before torch: AMX bf16 crashes on some machines
@@ -32,13 +31,15 @@ import torch.nn.functional as F
 
 from cleanrl_games.envs import actors, exploiters, run, sharing
 from cleanrl_games.envs.sharing import from_flat, invite, to_flat, with_weights
-from cleanrl_games.envs.vgc import PREVIEW, VGCVecEnv, contract, mdbo, require_format, team_mix
-from cleanrl_games.envs.vgc.choices import NUM_PREVIEW, NUM_SLOT, TwoChoices, choices_of, masked_log_softmax
+from cleanrl_games.envs.vgc import PREVIEW, VGCVecEnv, contract, require_format, team_mix
+from cleanrl_games.envs.vgc.choices import choices_of, masked_log_softmax
 from cleanrl_games.envs.vgc.evaluation import Player, evaluate  # noqa: F401 (tools play a model as its script's Player)
+from cleanrl_games.envs.vgc.layers import NUM_IDS, PointingHeads, embed_ids, linear
 from cleanrl_games.envs.vgc.match import BASELINES
+from cleanrl_games.envs.vgc.pool import Records
 from cleanrl_games.envs.vgc.seats import Seats, make_rows, make_storage
-from cleanrl_games.envs.vgc.sequences import cut_chunks, evaluate_chunks, tables_of, values_after
-from cleanrl_games.envs.vgc.vocabulary import LAYOUT, columns_of, id_bags
+from cleanrl_games.envs.vgc.sequences import cut_chunks, evaluate_chunks, gather, tables_of, values_after
+from cleanrl_games.envs.vgc.vocabulary import LAYOUT, columns_of
 
 # Names that users of similar trainers type, and what they are called here.
 ALIASES = {
@@ -102,7 +103,7 @@ class Args:
     actor_nice: int = 10
     """niceness of actor processes and their simulators: where cores are few, the learner comes first and is less behind"""
     train_batch_size: int = 0
-    """decisions that one update learns from, 0 = one rollout of each actor"""
+    """decisions that one update learns from, in whole rollouts; 0 = one of each actor"""
     max_policy_lag: int = 4
     """rollouts that are more updates behind than this are thrown away"""
     ray_address: str = ""
@@ -223,44 +224,21 @@ class Args:
 
 # ------------------------------------------------------------------------------------------------------------- networks
 
+
 # --8<-- [start:network]
-NUM_HITS = 32  # what a move does to a foe is told in so many numbers
-
-
-def linear(fan_in, fan_out, std=2**0.5):
-    layer = nn.Linear(fan_in, fan_out)
-    nn.init.orthogonal_(layer.weight, std)
-    nn.init.zeros_(layer.bias)
-    return layer
-
-
-class Agent(TwoChoices):
+class Agent(PointingHeads):
     """Embeddings for ids, a token per Pokémon, attention over the twelve, an LSTM over a battle's decisions, three heads.
 
-    A decision is two choices, one after the other, the second given the first. A move's logit is made of what the situation asks
-    for, of the move, of its target and of both together; a switch's of the Pokémon that would come in: what is learned about a move
-    or a Pokémon holds in every slot of every team.
+    A decision is two choices, one after the other, the second given the first: heads for them are in envs/vgc/layers.py.
     """
 
     def __init__(self, width=64, embedding_width=128, hidden_size=192, attention_heads=4):
         super().__init__()
-        self.width, self.hidden_size, self.attention_heads = width, hidden_size, attention_heads
+        self.hidden_size, self.attention_heads = hidden_size, attention_heads
         own, opp, active, history = (LAYOUT[name] for name in ("own", "opp", "active", "history"))
-        self.common, self.active_at, self.versus_at = len(opp.floats), opp.floats.index("active_a"), active.floats.index("move_1_vs_a")
-        self.move_numbers_at = opp.floats.index("move_1_power")
+        self.common, self.active_at = len(opp.floats), opp.floats.index("active_a")
 
-        columns, offsets, starts, table_size = id_bags()
-        constants = {
-            "bag_columns": torch.tensor(columns),
-            "bag_offsets": torch.tensor(offsets, dtype=torch.int32),
-            "bag_starts": torch.tensor(starts, dtype=torch.int32),
-            "pairs_of_six": torch.from_numpy(mdbo.PAIRS_OF_SIX),
-            "preview_pairs": torch.from_numpy(mdbo.PREVIEW_PAIRS),
-        }
-        for name, value in constants.items():
-            self.register_buffer(name, value, persistent=False)
-        self.table = nn.Parameter(torch.randn(table_size, embedding_width) * 0.1)
-
+        self.table = nn.Parameter(torch.randn(NUM_IDS, embedding_width) * 0.1)
         self.mon_ids, self.mon_numbers = linear(embedding_width, width, 1.0), linear(self.common, width, 1.0)
         self.own_numbers, self.belief_numbers = linear(len(own.floats) - self.common, width), linear(len(LAYOUT["belief"].floats), width)
         self.active_numbers = linear(len(active.floats), width, 1.0)
@@ -273,30 +251,14 @@ class Agent(TwoChoices):
         self.lstm_in, self.lstm_hidden = linear(hidden_size, 4 * hidden_size, 1.0), linear(hidden_size, 4 * hidden_size, 1.0)
         with torch.no_grad():
             self.lstm_in.bias[hidden_size : 2 * hidden_size] = 1.0  # remember, until there is a reason to forget
-
-        self.move_ids, self.move_numbers = linear(embedding_width, width, 1.0), linear(6 + 2, width, 1.0)
-        self.move_owner, self.target_key, self.switch_key = linear(width, width, 1.0), linear(width, width, 1.0), linear(width, width, 1.0)
-        self.hit_move, self.hit_foe = linear(width, NUM_HITS, 1.0), linear(width, NUM_HITS, 1.0)
-        self.hit_versus = nn.Parameter(torch.randn(NUM_HITS))
-        self.no_target, self.passing = nn.Parameter(torch.zeros(1, 1, width)), nn.Parameter(torch.zeros(1, 1, width))
-        self.tera_key = nn.Parameter(torch.randn(1, 1, width) * 0.1)
-        # What a slot asks for: of a move, of a target, of terastallizing, of who comes in, of a hit, and how much it wants to pass.
-        self.wants = [width] * 4 + [NUM_HITS, 1]
-        self.query = linear(hidden_size + width, sum(self.wants), 0.1)
-        self.given_slot_0 = linear(width, sum(self.wants), 0.1)
-        self.preview_key, self.preview_query = linear(width, 2 * width, 1.0), linear(hidden_size, 2 * width, 0.1)
+        self.add_heads(width, embedding_width, hidden_size)
         self.value_out = linear(hidden_size, 1, 0.1)
 
     def encode(self, ints, floats):
-        """ints (B, 196), floats (B, 1048) → the core's input (B, H) and what the heads point at:
-        own tokens (B, 6, W), the two that stand, the two behind them, foes (B, 2, W), moves (B, 2, 4, W), hits (B, 2, 4, 2, K)"""
+        """ints (B, 196), floats (B, 1048) → the core's input (B, H), and what the heads point at"""
         batch, common = len(ints), self.common
         own, opp, active, field, history, belief = (columns_of(floats, name) for name in LAYOUT)
-        # One look-up for everything: each would write a gradient as large as the table.
-        ids = ints[:, self.bag_columns].int() + self.bag_offsets
-        starts = torch.arange(batch, device=ints.device, dtype=torch.int32)[:, None] * ids.shape[1] + self.bag_starts
-        bags = F.embedding_bag(ids.flatten(), self.table, starts.flatten(), mode="sum").view(batch, len(self.bag_starts), -1)
-        mons, events, moves = bags.split([12, history.shape[1], 8], 1)
+        mons, events, moves = embed_ids(self.table, ints)
 
         where = slice(self.active_at, self.active_at + 2)  # columns active_a, active_b
         our_slots, their_slots = self.active_numbers(active).split(2, 1)  # (B, 2, W)
@@ -313,13 +275,7 @@ class Agent(TwoChoices):
         events = F.relu(self.history_in(torch.cat([events, history], -1))).sum(1)
         everything = [standing.flatten(1), foes.flatten(1), our_tokens.mean(1), their_tokens.mean(1), events]
         core = F.relu(self.core_in(torch.cat([*everything, F.relu(self.field_in(field.squeeze(1)))], 1)))
-
-        numbers = own[:, :2, self.move_numbers_at : self.move_numbers_at + 24].reshape(batch, 2, 4, 6)
-        versus = active[:, :2, self.versus_at : self.versus_at + 8].reshape(batch, 2, 4, 2)
-        moves = self.move_ids(moves).view(batch, 2, 4, -1) + self.move_numbers(torch.cat([numbers, versus], -1))
-        moves = F.relu(moves + self.move_owner(standing)[:, :, None])  # (B, 2, 4, W)
-        hits = self.hit_move(moves)[:, :, :, None] + self.hit_foe(foes)[:, None, None] + versus[..., None] * self.hit_versus
-        return core, (our_tokens, standing, bench, foes, moves, F.relu(hits))
+        return core, self.point_at(own, active, moves, our_tokens, standing, bench, foes)
 
     def unroll(self, core, state, first):
         """core (T, B, H), state (2, B, H), first (T, B): where a battle begins → (T, B, H), state"""
@@ -332,46 +288,6 @@ class Agent(TwoChoices):
             hidden = o.sigmoid() * cell.tanh()
             outputs.append(hidden)
         return torch.stack(outputs), torch.stack([hidden, cell])
-
-    def slot_logits(self, query, moves, hits, targets, switches):
-        """query (B, Q, …), moves (B, 4, W), hits (B, 4, 2, K) of this slot → (B, Q, 45)"""
-        want_move, want_target, want_tera, want_switch, want_hit, want_pass = query.split(self.wants, -1)
-        scale = self.width**-0.5
-        both = (want_move @ moves.mT)[..., None] + (want_target @ targets.mT)[:, :, None] + (moves @ targets.mT)[:, None]  # (B, Q, 4, 5)
-        hit = (want_hit @ hits.flatten(1, 2).mT).unflatten(-1, (4, 2))
-        both = both * scale + F.pad(hit, (3, 0))  # a foe's column of target is 3 or 4
-        tera = both + (want_tera @ moves.mT)[..., None] * scale
-        return torch.cat([torch.cat([both, tera], -1).flatten(2), want_switch @ switches.mT * scale, want_pass], -1)
-
-    def preview_logits(self, hidden, tokens):
-        """hidden (P, H), own tokens (P, 6, W) → (P, 90): a pair of leads and a pair behind them"""
-        lead, back = self.preview_key(tokens).chunk(2, -1)
-        first, second = self.pairs_of_six.T
-        want_lead, want_back = self.preview_query(hidden).chunk(2, -1)
-        scale = self.width**-0.5
-        lead = (F.relu(lead[:, first] + lead[:, second]) @ want_lead[..., None]).squeeze(-1) * scale  # (P, 15)
-        back = (F.relu(back[:, first] + back[:, second]) @ want_back[..., None]).squeeze(-1) * scale
-        return lead[:, self.preview_pairs[:, 0]] + back[:, self.preview_pairs[:, 1]]
-
-    def choice_logits(self, hidden, things, preview):
-        """→ logits of the first choice (B, 90): slot 0's 45, or the preview's; and of slot 1 given what slot 0 does, see TwoChoices"""
-        tokens, standing, bench, foes, moves, hits = things
-        batch = len(hidden)
-        query_0, query_1 = self.query(torch.cat([hidden[:, None].expand(-1, 2, -1), standing], -1)).split(1, 1)
-        ours, theirs = self.target_key(torch.cat([standing.flip(1), foes], 1)).split(2, 1)
-        targets = torch.cat([ours, self.no_target.expand(batch, 1, -1), theirs], 1)  # (B, 5, W): own b, own a, none, foe a, foe b
-        switches = self.switch_key(torch.cat([standing, bench], 1))  # (B, 4, W)
-        first = F.pad(self.slot_logits(query_0, moves[:, 0], hits[:, 0], targets, switches).squeeze(1), (0, NUM_PREVIEW - NUM_SLOT))
-        rows = preview.nonzero().squeeze(1)
-        if len(rows):  # one decision in twelve
-            first = first.index_copy(0, rows, self.preview_logits(hidden[rows], tokens[rows]).to(first.dtype))
-        tera, passing = self.tera_key.expand(batch, 1, -1), self.passing.expand(batch, 1, -1)
-        words = torch.cat([moves[:, 0], targets, tera, switches, passing], 1)  # (B, 15, W): slot 0's action is a sum of some of these
-
-        def second_given(parts):
-            return self.slot_logits(query_1 + self.given_slot_0(parts @ words), moves[:, 1], hits[:, 1], targets, switches)
-
-        return first, second_given
 
     def win_logit(self, hidden):
         """The log-odds of winning (B,)"""
@@ -487,10 +403,6 @@ def pool_probabilities(shares, win_rates, games, ceiling=2.0, floor=0.25, prior=
 
 def anneal(start, final, update, updates):
     return start + (final - start) * min(update / max(updates, 1e-8), 1.0)
-
-
-def elo_update(rating, reference, score, k=8.0):
-    return rating + k * (score - 1.0 / (1.0 + 10.0 ** ((reference - rating) / 400.0)))
 
 
 # --------------------------------------------------------------------------------------------------------------- actors
@@ -634,49 +546,8 @@ def load_model(path, args=None):
     return run.load_agent(path, contract.contract_hash(), make_agent, args, ("width", "embedding_width", "lstm_size", "attention_heads"))
 
 
-class Pool:
-    """Frozen policies to play against: the clone, past selves, exploiters. Members are rows of `board.snapshots`.
-
-    Counts fade, so that win rates are of the last hundred updates or so. Elo: heuristics is 1500, everybody else moves."""
-
-    FADE, HEURISTICS_ELO = 0.99, 1500.0
-
-    def __init__(self, args, board):
-        self.args, self.board, self.members, self.next_serial, self.elo = args, board, [], 1, 1300.0
-        self.wins, self.games = np.zeros(len(KINDS)), np.zeros(len(KINDS))
-
-    def join(self, kind, name, flat):
-        """When the pool is full the past self that is beaten most often leaves, and an exploiter only if there is none."""
-        if len(self.members) == self.args.league_size:
-            leavers = [member for member in self.members if member["kind"] in (PAST, EXPLOITER)]
-            self.members.remove(min(leavers, key=lambda member: (member["kind"], -self.rate(member))))
-        row = self.board.keep(flat, self.members)
-        member = {"serial": self.next_serial, "row": row, "kind": kind, "name": name, "elo": self.elo, "wins": 0.0, "games": 0.0}
-        self.members.append(member)
-        self.next_serial += 1
-        return member
-
-    @staticmethod
-    def rate(member):
-        return (member["wins"] + 1.0) / (member["games"] + 2.0)
-
-    def record(self, results):
-        """results: rows of kind, member's serial number, score, turns"""
-        self.wins, self.games = self.wins * self.FADE, self.games * self.FADE
-        by_serial = {member["serial"]: member for member in self.members}
-        for member in self.members:
-            member["wins"], member["games"] = member["wins"] * self.FADE, member["games"] * self.FADE
-        for kind, serial, score, _ in results.tolist():
-            kind = int(kind)
-            self.wins[kind], self.games[kind] = self.wins[kind] + (0.5 if kind == SELF else score), self.games[kind] + 1
-            if KINDS[kind] == "heuristics":
-                self.elo = elo_update(self.elo, self.HEURISTICS_ELO, score)
-            if (member := by_serial.get(int(serial))) is not None:  # it may have left while the battle went on
-                member["wins"], member["games"] = member["wins"] + score, member["games"] + 1
-                self.elo, member["elo"] = elo_update(self.elo, member["elo"], score), elo_update(member["elo"], self.elo, 1.0 - score)
-
-    def win_rates(self):
-        return np.where(self.games > 0, self.wins / np.maximum(self.games, 1e-8), 0.5)
+class Pool(Records):
+    """Frozen policies to play against, the clone, past selves, exploiters, and whom to meet next."""
 
     def probabilities(self):
         """(K,) of the kinds; a kind without members leaves its share to self-play. A scripted player's never grows: a decision against
@@ -695,16 +566,6 @@ class Pool:
             for member, share in zip(members, pool_probabilities(np.ones(len(members)), rates, games)):
                 columns[member["row"]] = (member["serial"], kind, share)
         self.board.publish(agent, [version, *self.probabilities()], columns)
-
-
-def exploiter_settings(args, target, update):
-    """This run's settings, but against the model at `target` and without a magnet."""
-    return dataclasses.asdict(args) | {
-        "exp_name": f"{args.exp_name}_exploiter", "opponent": str(target), "alpha": 0.0, "bc_model": str(target) if args.exploiter_start == "clone" else "",
-        "total_timesteps": args.exploiter_train_steps, "max_updates": 0, "max_minutes": 0.0, "final_battles": args.exploiter_battles,
-        "seed": args.seed + update, "num_workers": 1, "train_batch_size": 0, "eval_frequency": 0, "snapshot_frequency": 0,
-        "train_exploiters": False, "track": False, "tensorboard": False, "ray_address": "",
-    }  # fmt: skip
 
 
 def check_args(args):
@@ -729,10 +590,10 @@ if __name__ == "__main__":
     if args.bc_model and not checkpoint:
         run.take_over(agent, args.bc_model, "--bc-model", contract.contract_hash(), contract.ACTION_SPACE)
     optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5, fused=True)
-    train_batch_size = args.train_batch_size or args.buffer_size * max(args.num_workers, 1)
+    num_rollouts = math.ceil(args.train_batch_size / args.buffer_size) or max(args.num_workers, 1)
     args.sharing = sharing.settle(args, make_storage, len(to_flat(agent)))
     board = make_board(args, len(to_flat(agent)))
-    pool = Pool(args, board)
+    pool = Pool(args, board, KINDS)
     update, global_step, version, elapsed = 0, 0, 0, 0.0
     actor = Actor(args, 0) if args.num_workers == 0 else None
 
@@ -746,8 +607,7 @@ if __name__ == "__main__":
         run.restore(checkpoint, agent=agent, optimizer=optimizer, scaler=scaler, snapshots=board.snapshots)
         average.load_state_dict(checkpoint["average"])
         references = [{**reference, "policy": frozen(reference["policy"])} for reference in checkpoint["references"]]
-        pool.members, pool.next_serial, pool.elo, wins, games = checkpoint["pool"]
-        pool.wins, pool.games = wins.numpy(), games.numpy()
+        pool.load_state(checkpoint["pool"])
         update, global_step, version, elapsed = checkpoint["progress"]
         torch.set_rng_state(checkpoint["torch_rng"])
         if actor and checkpoint["actor"]:
@@ -767,8 +627,7 @@ if __name__ == "__main__":
         state = {
             "agent": agent.state_dict(), "optimizer": optimizer.state_dict(), "scaler": scaler.state_dict(), "average": average.state_dict(),
             "references": [{**reference, "policy": to_flat(reference["policy"])} for reference in references],
-            "pool": [pool.members, pool.next_serial, pool.elo, torch.from_numpy(pool.wins), torch.from_numpy(pool.games)],
-            "retired": sorted(hunters.known), "snapshots": board.snapshots.clone(),
+            "pool": pool.state(), "retired": sorted(hunters.known), "snapshots": board.snapshots.clone(),
             "progress": [update, global_step, version, elapsed + time.time() - start_time], "contract_hash": contract.contract_hash(),
             "torch_rng": torch.get_rng_state(), "actor": actor.state_dict() if actor else None,
         }  # fmt: skip
@@ -800,30 +659,14 @@ if __name__ == "__main__":
     pool.publish(agent, version)
     rollouts = actors.rollouts(args, board, Actor, make_storage, actor)
     start_time, first_step, consistent, done = time.time(), global_step, True, run.progress(args, global_step, elapsed, update)
-    parts, episodes, times, dropped = [], [], [], 0
 
     try:
         wait_start = time.perf_counter()
-        for _, storage, queue_size in rollouts:
+        for b, results, seconds, dropped, queue_size in gather(rollouts, board, num_rollouts, args, stopping):
             if learner_pid and os.getppid() != learner_pid:
                 raise SystemExit("The run whose exploiter this is has ended.")
-            # --- rollouts are copied out of their slots, which their actors fill again, until there are enough for an update
-            rows, count, *seconds = storage["info"].tolist()
-            episodes.append(storage["episodes"][: int(count)].clone())
-            if version - int(storage["version"][: int(rows)].max()) > args.max_policy_lag:
-                dropped += 1
-            else:
-                part = {name: tensor[: int(rows)].clone() for name, tensor in storage.items() if name not in ("episodes", "info")}
-                part["key"] += len(parts) * 2 * args.num_battles  # seats of different rollouts are different seats
-                parts.append(part)
-                times.append(seconds)
-            if sum(len(part["key"]) for part in parts) < train_batch_size:
-                if stopping:
-                    break
-                continue
             wait_time, learn_start = time.perf_counter() - wait_start, time.perf_counter()
             consistent, update = False, update + 1
-            b = SimpleNamespace(**{name: torch.cat([part[name] for part in parts]) for name in parts[0]})
             order, starts, lengths = cut_chunks(b.key.numpy(), args.sequence_length)
             global_step += len(b.key)
             lag = (version - b.version).float()
@@ -890,12 +733,11 @@ if __name__ == "__main__":
             version += 1
 
             # --- the pool: results of the battles that ended, a snapshot now and then, exploiters that are ready
-            results = torch.cat(episodes)
             pool.record(results)
             is_candidate = args.magnet == "portfolio" and update % args.portfolio_add_interval == 0
             if not args.opponent and (is_candidate or (args.snapshot_frequency and update % args.snapshot_frequency == 0)):
                 newest = pool.join(PAST, f"snapshot_{global_step}", to_flat(agent))
-            hunters.turn(args, update, lambda path: save_model(path, agent, args), functools.partial(exploiter_settings, args))
+            hunters.turn(args, update, lambda path: save_model(path, agent, args))
             take_up_exploiters()
 
             # --- the references move
@@ -922,7 +764,7 @@ if __name__ == "__main__":
                 **run.loss_metrics(loss_names, losses),
                 "losses/explained_variance": 1 - float((b_returns - b.values).var() / b_returns.var().clamp(min=1e-8)),
                 "losses/passes": passes,
-                **run.time_metrics(lag, queue_size, np.mean(times, 0).tolist(), learn_time, wait_time),
+                **run.time_metrics(lag, queue_size, seconds, learn_time, wait_time),
                 "stats/dropped_rollouts": dropped,
                 **run.result_metrics(results, KINDS),
                 "league/size": len(pool.members),
@@ -936,7 +778,6 @@ if __name__ == "__main__":
                 metrics["charts/episodic_return"] = float(2 * scores.mean() - 1)
             if best := hunters.best_win_rate():
                 metrics["exploiter/best_win_rate"] = best
-            parts, episodes, times = [], [], []
             finished = done >= 1.0
             if finished or (args.eval_frequency and update % args.eval_frequency == 0):
                 metrics |= evaluate_all(finished)

@@ -18,8 +18,9 @@ import yaml
 
 from cleanrl_games import ppo_vgc_mdbo as script
 from cleanrl_games.envs import run, sharing
-from cleanrl_games.envs.vgc import choices, contract, mdbo
+from cleanrl_games.envs.vgc import choices, contract, layers, mdbo
 from cleanrl_games.envs.vgc.vec_env import FINISHED, Batch
+from cleanrl_games.envs.vgc.vocabulary import INTS, LAYOUT
 
 ROOT = Path(__file__).resolve().parents[1]
 torch.set_num_threads(1)  # networks this small only wait for a second thread
@@ -135,6 +136,52 @@ def test_chunks_are_a_partition_in_order_of_play():
     for seat in range(9):
         sizes = [len(chunk) for chunk in rows if key[chunk[0]] == seat]
         assert max(sizes) - min(sizes) <= 1
+
+
+def test_rollouts_become_batches_and_stale_ones_are_left_out():
+    args, board = small_args(num_battles=2, max_policy_lag=1), SimpleNamespace(numbers=torch.tensor([5.0]))
+
+    def rollout(rows, version):
+        storage = script.make_storage(args)
+        storage["key"][:rows], storage["version"][:rows], storage["rewards"][:rows] = torch.arange(rows) % 4, version, float(version)
+        storage["episodes"][0] = torch.tensor([0, 0, version, 9])
+        storage["info"][:] = torch.tensor([rows, 1, version, 0, 0])
+        return 0, storage, 7
+
+    def rollouts():
+        for rows, version in ((6, 4), (8, 3), (5, 5), (3, 5), (3, 5)):
+            index, storage, queue_size = rollout(rows, version)
+            yield index, storage, queue_size
+            storage["rewards"].zero_()  # the actor fills its slot again
+
+    stopping = []
+    batches = script.gather(rollouts(), board, 2, args, stopping)
+    b, results, seconds, dropped, queue_size = next(batches)
+    assert b.rewards.tolist() == [4.0] * 6 + [5.0] * 5 and b.key.tolist() == [0, 1, 2, 3, 0, 1, 4, 5, 6, 7, 4]
+    assert results[:, 2].tolist() == [4, 3, 5], "battles of a rollout that is left out have ended nevertheless"
+    assert (seconds[0], dropped, queue_size) == (4.5, 1, 7)
+    stopping.append(True)
+    assert list(batches) == []
+
+
+def test_an_id_is_embedded_where_it_stands():
+    """Each id of an observation changes the sums of the Pokémon or event that it belongs to, and of a move of our active two."""
+    table = torch.randn(layers.NUM_IDS, 8, generator=torch.Generator().manual_seed(1))
+    before = torch.cat(layers.embed_ids(table, torch.zeros(2, INTS, dtype=torch.int16)), 1)  # (B, bags, 8)
+    history, seen = LAYOUT["history"], set()
+    for number, group in enumerate((LAYOUT["own"], LAYOUT["opp"], history)):
+        for row in range(group.rows):
+            for name in group.ints:
+                ints = torch.zeros(2, INTS, dtype=torch.int16)
+                ints[1, group.int_index(row, name)] = 1
+                changed = (torch.cat(layers.embed_ids(table, ints), 1) - before).abs().sum(-1)
+                place = 6 * number + row
+                expected = {place} | (
+                    {12 + history.rows + 4 * row + int(name[-1]) - 1} if place < 2 and name.startswith("move_") else set()
+                )
+                assert not changed[0].any() and set(changed[1].nonzero().flatten().tolist()) == expected, (number, row, name)
+                seen |= expected
+    assert seen == set(range(before.shape[1]))
 
 
 def test_every_loss_term_alone_has_a_finite_policy_gradient(mixed):

@@ -148,22 +148,22 @@ def test_actions_are_drawn_by_their_probabilities_and_never_masked():
 
 
 def test_samplers_follow_their_formulas():
-    args = script.Args(sampler_temperature=0.5, elo_window=200.0, target_win_rate=0.5)
     elos, ages, elo = [1500.0, 900.0, 1000.0, 1400.0], [3, 2, 1, 0], 1400.0
-    found = {name: sampler(elos, ages, elo, args) for name, sampler in script.SAMPLERS.items()}
-    assert set(found) == {"uniform", "elo_weighted", "recent_weighted", "difficulty_adjusted"}
-    for chances in found.values():
-        assert chances.sum() == pytest.approx(1.0) and (chances > 0).all()
-    assert found["uniform"] == pytest.approx([0.25] * 4)
-    assert found["elo_weighted"][3] / found["elo_weighted"][2] == pytest.approx(np.exp(400 / 200 / 0.5))
-    assert found["recent_weighted"][3] / found["recent_weighted"][0] == pytest.approx(np.exp(1 / 0.5))
-    assert found["difficulty_adjusted"].argmax() == 3
-    easier = script.difficulty_adjusted(elos, ages, elo, dataclasses.replace(args, target_win_rate=10 / 11))  # expected against 1000
-    assert easier.argmax() == 2
-    even = script.elo_weighted(elos, ages, elo, dataclasses.replace(args, sampler_temperature=1e6))
-    assert even == pytest.approx([0.25] * 4, abs=1e-4)
-    for name, sampler in script.SAMPLERS.items():
-        assert sampler([1500.0], [0], 900.0, args) == pytest.approx([1.0]), name
+
+    def chances(sampler, elos=elos, ages=ages, **changes):
+        settings = {"sampler_temperature": 0.5, "elo_window": 200.0, "target_win_rate": 0.5} | changes
+        found = script.opponent_chances(elos, ages, elo, script.Args(opponent_sampler=sampler, **settings))
+        assert found.sum() == pytest.approx(1.0) and (found > 0).all()
+        return found
+
+    assert chances("uniform") == pytest.approx([0.25] * 4)
+    assert chances("elo_weighted")[3] / chances("elo_weighted")[2] == pytest.approx(np.exp(400 / 200 / 0.5))
+    assert chances("recent_weighted")[3] / chances("recent_weighted")[0] == pytest.approx(np.exp(1 / 0.5))
+    assert chances("difficulty_adjusted").argmax() == 3
+    assert chances("difficulty_adjusted", target_win_rate=10 / 11).argmax() == 2  # expected against 1000
+    assert chances("elo_weighted", sampler_temperature=1e6) == pytest.approx([0.25] * 4, abs=1e-4)
+    for sampler in ("uniform", "elo_weighted", "recent_weighted", "difficulty_adjusted"):
+        assert chances(sampler, [1500.0], [0]) == pytest.approx([1.0]), sampler
 
 
 def league_of(**changes):
@@ -308,7 +308,7 @@ def test_opponents_stay_for_a_game_play_whole_teams_and_are_not_trained(monkeypa
     truncated = s["truncated"]
     assert truncated.any() and (s["bootstrap"][truncated] != 0).all() and (s["bootstrap"][~truncated] == 0).all()
     results = s["episodes"][: int(s["info"][3])]
-    assert len(results) == int(ended[:, env.first].sum()) and results[:, 2].max() <= 23 and int(s["info"][0]) == 3
+    assert len(results) == int(ended[:, env.first].sum()) and results[:, 3].max() <= 23 and int(s["info"][0]) == 3
 
 
 def test_results_are_seen_from_the_learners_side():
@@ -321,8 +321,9 @@ def test_results_are_seen_from_the_learners_side():
     actor.touched[actor.env.first[2]] = True
     info = {"goal": np.array([1, 1, -1, 0] + [0] * 8), "length": np.full(12, 9)}
     rows = actor.results(np.arange(4), info, own)
-    assert rows[:, 1].tolist() == [1.0, 0.0, 0.0, 0.5]  # won, lost, (against itself: blue's score), time out
-    assert rows[:, 3].tolist() == [0.0, 0.0, 0.5, 0.0] and rows[:, 4].tolist() == [1.0, 0.0, 1.0, 0.0]
+    assert [script.KINDS[int(kind)] for kind in rows[:, 0]] == ["rule", "rule", "self", "past"]
+    assert rows[:, 2].tolist() == [1.0, 0.0, 0.0, 0.5]  # won, lost, (against itself: blue's score), time out
+    assert rows[:, 4].tolist() == [0.0, 0.0, 0.5, 0.0] and rows[:, 5].tolist() == [1.0, 0.0, 1.0, 0.0]
 
 
 def test_an_actor_follows_the_curriculum():
@@ -331,10 +332,10 @@ def test_an_actor_follows_the_curriculum():
         rewards = script.stage_rewards(args, stage, 10**6)
         league.publish(actor.agent, 0, stage, rewards, 1.0)
         actor.rollout(board, s)
-        assert s["info"][1:3].tolist() == [stage, 1.0] and set(actor.env.sizes) == sizes and actor.env.num_agents == args.num_agents
+        assert s["info"][1:3].tolist() == [stage, 0] and set(actor.env.sizes) == sizes and actor.env.num_agents == args.num_agents
         assert torch.equal(s["states"][0], torch.zeros_like(s["states"][0])) and np.array_equal(actor.env.reward_weights, rewards)
         actor.rollout(board, s)
-        assert s["info"][1:3].tolist() == [stage, 0.0]
+        assert s["info"][1:3].tolist() == [stage, 16]
     with pytest.raises(ValueError, match="multiple of 12"):
         script.make_env(dataclasses.replace(args, num_agents=20), script.STAGES[4], 1)
 

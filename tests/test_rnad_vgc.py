@@ -67,7 +67,7 @@ def played():
     args = script.Args(**(SMALL | {"buffer_size": 256}), num_workers=0, bc_fraction=0.2, past_fraction=0.2, exploiter_fraction=0.0)
     actor = script.Actor(args, 0)
     board = script.make_board(args, len(script.to_flat(actor.agent)))
-    pool = script.Pool(args, board)
+    pool = script.Pool(args, board, script.KINDS)
     pool.join(script.BC, "bc", script.to_flat(script.make_agent(vars(args))))
     pool.join(script.PAST, "old", script.to_flat(script.make_agent(vars(args))))
     pool.publish(actor.agent, 0)
@@ -165,7 +165,7 @@ def test_the_curriculum_is_what_the_actor_draws():
 def test_pool_is_bounded_and_turns_to_whom_it_loses_to():
     args = script.Args(**SMALL, league_size=4)
     board = script.make_board(args, 3)
-    pool = script.Pool(args, board)
+    pool = script.Pool(args, board, script.KINDS)
     clone = pool.join(script.BC, "bc", torch.zeros(3))
     strong = pool.join(script.EXPLOITER, "strong", torch.ones(3))
     easy = pool.join(script.PAST, "easy", torch.full((3,), 2.0))
@@ -185,7 +185,7 @@ def test_pool_is_bounded_and_turns_to_whom_it_loses_to():
 
 
 def test_who_is_absent_leaves_its_share_to_self_play_and_scripted_shares_never_grow():
-    pool = script.Pool(script.Args(**SMALL), SimpleNamespace(snapshots=None))
+    pool = script.Pool(script.Args(**SMALL), SimpleNamespace(snapshots=None), script.KINDS)
     base, heuristics = script.base_shares(pool.args), script.KINDS.index("heuristics")
     shares = pool.probabilities()
     np.testing.assert_allclose(shares[script.SCRIPTED :], base[script.SCRIPTED :])

@@ -1,4 +1,4 @@
-"""A script's policy as a player, and its rating matches. Nothing here is seen by a learner.
+"""A script's policy as a player, its rating matches, how often it touches the ball. Nothing here is seen by a learner.
 
 A policy has `state_size` and `act`, as the `Agent` of recurrent_ppo_rocketleague.py.
 """
@@ -6,7 +6,7 @@ A policy has `state_size` and `act`, as the `Agent` of recurrent_ppo_rocketleagu
 import torch
 
 from .contract import TICK_RATE
-from .match import play_kickoffs
+from .match import play_kickoffs, touches_per_minute
 from .ratings import append_games, rate_match
 from .rule_policy import RulePolicy
 
@@ -47,3 +47,9 @@ def rating_match(args, agent, rating, opponent, opponent_rating, team_size, seed
     names = rating["name"], opponent_rating["name"]
     append_games(folder / "games.csv", global_step, stage, team_size, *names, scores, seconds, course)
     return scores
+
+
+def touch_metrics(agent, make_env, seed):
+    """In the same half minute for the agent and for random play: games begin near the ball, so its length matters"""
+    touches, random_touches = (touches_per_minute(player, make_env(), 30.0) for player in (Player(agent, seed), RulePolicy("random", seed)))
+    return {"eval/touches_per_minute": touches, "eval/touch_ratio": touches / max(random_touches, 1e-3)}

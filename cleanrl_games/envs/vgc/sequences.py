@@ -1,15 +1,41 @@
-"""A rollout's decisions as sequences: each seat's, in the order in which it made them, cut into chunks through which gradients flow back.
+"""Rollouts as batches to learn from, and a batch's decisions as sequences: each seat's, in the order in which it made them, cut into
+chunks through which gradients flow back.
 
 The actor's side is seats.py, where rows are written in whatever order battles came to them. A batch `b` has the rows of make_storage.
 """
 
 import math
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import torch
 
 from .mdbo import NUM_PREVIEWS as NUM_PREVIEW
+
+
+def gather(rollouts, board, count, args, stopping):
+    """Puts every `count` rollouts together; those more than --max-policy-lag versions behind the board are left out. Ends when it is to
+    stop between two batches.
+
+    Yields a batch, the results of battles that ended (E, 4), mean seconds of a rollout, rollouts left out so far, rollouts that wait."""
+    parts, episodes, times, dropped = [], [], [], 0
+    for _, storage, queue_size in rollouts:
+        rows, ends, *seconds = storage["info"].tolist()
+        episodes.append(storage["episodes"][: int(ends)].clone())
+        if int(board.numbers[0]) - int(storage["version"][: int(rows)].max()) > args.max_policy_lag:
+            dropped += 1
+        else:  # copied out of its slot, which its actor fills again
+            part = {name: tensor[: int(rows)].clone() for name, tensor in storage.items() if name not in ("episodes", "info")}
+            part["key"] += len(parts) * 2 * args.num_battles  # seats of different rollouts are different seats
+            parts.append(part)
+            times.append(seconds)
+        if len(parts) == count:
+            b = SimpleNamespace(**{name: torch.cat([part[name] for part in parts]) for name in parts[0]})
+            yield b, torch.cat(episodes), np.mean(times, 0).tolist(), dropped, queue_size
+            parts, episodes, times = [], [], []
+        elif stopping:
+            return
 
 
 def cut_chunks(key, length):
