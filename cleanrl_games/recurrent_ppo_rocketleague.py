@@ -717,11 +717,11 @@ if __name__ == "__main__":
                 for mb_chunks in minibatches(b_chunks, max(args.minibatch_size // length, 1)):
                     which, car = mb_chunks.T
                     mb_obs, mb_masks, mb_keep, mb_actions, mb_logprobs, mb_advantages, mb_returns, mb_trained = (
-                        tensor[which, :, car].to(device, non_blocking=True).transpose(0, 1)  # (L, B, …)
+                        run.to_device(tensor[which, :, car], device).transpose(0, 1)  # (L, B, …)
                         for tensor in (c_obs, c_masks, c_keep, c_actions, c_logprobs, c_advantages, c_returns, c_trained)
                     )
                     with autocast():
-                        features, _ = unroll(mb_obs, s.states[which, car].to(device), mb_keep)
+                        features, _ = unroll(mb_obs, run.to_device(s.states[which, car], device), mb_keep)
                         if not mb_trained.all():
                             features, mb_masks, mb_actions, mb_logprobs, mb_advantages, mb_returns = (
                                 tensor[mb_trained] for tensor in (features, mb_masks, mb_actions, mb_logprobs, mb_advantages, mb_returns)

@@ -324,6 +324,11 @@ def score_metrics(name, scores):
     return {f"eval/{name}": rate, f"eval/{name}_low": low, f"eval/{name}_high": high, f"eval/{name}_n": len(scores)}
 
 
+def to_device(tensor, device):
+    """On CUDA through pinned memory, so that the copy need not be waited for."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+
+
 def result_metrics(results, kinds):
     """Rows of (kind of opponent, member, score, length) of the games that ended → win_rate/<kind>, how many, their mean length."""
     metrics = {"charts/episodic_length": float(results[:, 3].mean())} if len(results) else {}

@@ -1,11 +1,13 @@
 """How fast the Rocket League environment is, against rlgym and against its own physics. The last line is one JSON object.
 
-    python cleanrl_games/tools/bench_rocketleague.py [--seconds 12] [--arenas 48] [--ticks 200000] [--train-seconds 60]
+    python cleanrl_games/tools/bench_rocketleague.py [--seconds 18] [--arenas 48] [--ticks 200000] [--train-seconds 60]
 
 ratio_vs_rlgym_NvN               agent-steps per CPU-second against rlgym with the same information in its observation, the same reward
                                  components, lookup-table actions and tick skip, on the same kind of episodes
 ratio_vs_rlgym_default_NvN       the same against rlgym's own default observation and its goal and touch rewards alone
 fraction_of_physics_limit_NvN    the same steps against ticking arenas and setting controls, with nothing read and nothing computed
+fraction_of_same_physics_NvN     stricter: against ticking the environment's own arenas. Those above are left to themselves, and tick a
+                                 tenth slower after half a minute of game time than arenas that begin anew
 agent_steps_per_cpu_s_NvN        the environment itself, one core
 train_agent_steps_per_s          recurrent_ppo_rocketleague.py with one actor process, from its third update on
 train_bound_agent_steps_per_s    its updates on data already in memory, while a second process does nothing but the inference that such
@@ -58,7 +60,7 @@ def environment(env, rng):
 
 
 def physics(env, rng):
-    """Arenas and controls alone, on arenas that another environment's resets keep in play"""
+    """Arenas and controls alone"""
     controls = env._controls
 
     def work():
@@ -195,18 +197,20 @@ def rlgym(env, rng):
 
 
 def measure(size, num_arenas, seconds):
-    """→ agent-steps per CPU-second of environment, physics alone, rlgym with the same columns and rewards, rlgym by default"""
+    """→ agent-steps per CPU-second of environment, physics alone, rlgym with the same columns and rewards, rlgym by default; of an
+    environment and physics alone in the same arenas"""
     rng = np.random.default_rng(1)
-    env, bare = (RocketLeagueVecEnv(num_arenas, (size,), seed=seed, zero_sum=True) for seed in (1, 2))
+    env, bare, same = (RocketLeagueVecEnv(num_arenas, (size,), seed=seed, zero_sum=True) for seed in (1, 2, 3))
     for _ in range(150):  # past the kickoffs, memory mapped, code compiled
-        env.step(rng.integers(0, NUM_ACTIONS, env.num_agents))
-        bare.step(rng.integers(0, NUM_ACTIONS, bare.num_agents))
+        for one in (env, bare, same):
+            one.step(rng.integers(0, NUM_ACTIONS, one.num_agents))
     workers = [environment(env, rng), physics(bare, rng), *(rlgym(make_rlgym(size, equivalent), rng) for equivalent in (True, False))]
-    totals = np.zeros((4, 2))
-    rounds = max(int(seconds), 2)
+    workers += [environment(same, rng), physics(same, rng)]
+    totals = np.zeros((len(workers), 2))
+    rounds = max(round(seconds / 1.5), 2)
     for _ in range(rounds):
         for i, work in enumerate(workers):
-            totals[i] += slices(work, seconds / rounds / 4)
+            totals[i] += slices(work, seconds / rounds / len(workers))
         bare.step(rng.integers(0, NUM_ACTIONS, bare.num_agents))  # balls that lie in a net start anew
     return totals[:, 0] / totals[:, 1]
 
@@ -336,7 +340,7 @@ def train_figures(seconds):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=12.0, help="CPU-seconds per team size, shared by the four")
+    parser.add_argument("--seconds", type=float, default=18.0, help="CPU-seconds per team size, shared by the six")
     parser.add_argument("--arenas", type=int, default=48)
     parser.add_argument("--ticks", type=int, default=200_000, help="ticks of random play to check")
     parser.add_argument("--train-seconds", type=float, default=60.0, help="length of the training run; the bound gets a third of it")
@@ -344,7 +348,7 @@ if __name__ == "__main__":
     figures = train_figures(args.train_seconds)
     for size in (1, 2, 3):
         mode = f"{size}v{size}"
-        ours, limit, theirs, default = measure(size, args.arenas, args.seconds)
+        ours, limit, theirs, default, again, same = measure(size, args.arenas, args.seconds)
         print(
             f"{mode}: {ours:,.0f} agent-steps per CPU-second; physics alone {limit:,.0f}; rlgym {theirs:,.0f}, its defaults {default:,.0f}",
             flush=True,
@@ -353,6 +357,7 @@ if __name__ == "__main__":
         figures[f"ratio_vs_rlgym_{mode}"] = round(ours / theirs, 2)
         figures[f"ratio_vs_rlgym_default_{mode}"] = round(ours / default, 2)
         figures[f"fraction_of_physics_limit_{mode}"] = round(ours / limit, 3)
+        figures[f"fraction_of_same_physics_{mode}"] = round(again / same, 3)
     played, worst = random_ticks(args.ticks)
     print(f"{played:,} ticks of random play: the furthest point is {worst:.0f} units {'outside' if worst > 0 else 'inside'}", flush=True)
     figures["ticks_inside"] = played if worst <= 0 else 0

@@ -117,7 +117,7 @@ def bench_training(script, workers, seconds):
             log.close()
 
 
-def bench(workers=4, seconds=40.0, rounds=2):
+def bench(workers=4, seconds=60.0, rounds=2):
     """They take turns, and of each the median counts (of two the mean): a machine's speed drifts."""
     env, training = [], {prefix: [] for prefix in SCRIPTS}
     for _ in range(rounds):
@@ -146,7 +146,7 @@ def bench(workers=4, seconds=40.0, rounds=2):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--num-workers", type=int, default=4)
-    parser.add_argument("--seconds", type=float, default=40.0, help="of training in each turn; the environment alone plays half as long")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of training in each turn; the environment alone plays half as long")
     parser.add_argument("--rounds", type=int, default=2, help="turns")
     parser.add_argument("--env-worker", type=int, default=-1, help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -1,5 +1,6 @@
 """`RocketLeagueVecEnv`: many arenas in one process. Every car is an agent, and who answers for it is the caller's choice."""
 
+import struct
 import sys
 from operator import attrgetter
 
@@ -88,6 +89,7 @@ class RocketLeagueVecEnv:
         ]
         self.games, self.old_games = np.zeros((2, num_arenas, 4), np.float32)
         self.fields = np.zeros((self.num_agents, len(CAR_FIELDS)), np.float32)
+        self._pack = struct.Struct(f"{self.fields.size}f").pack
         self.pads = np.ones((2 * num_arenas, contract.NUM_PADS), np.float32)
         self.pad_timers = np.zeros((num_arenas, contract.NUM_PADS), np.float32)
         self.last_actions = np.full(self.num_agents, contract.NO_OP, np.int64)
@@ -250,8 +252,8 @@ class RocketLeagueVecEnv:
         np.concatenate(cars, out=car_buffer)
         np.concatenate(balls, out=ball_buffer)
         np.concatenate(pads, out=self.pads)
-        np.stack(games, out=self.games)
-        self.fields.reshape(-1)[:] = np.fromiter(fields, np.float32, self.fields.size)
+        np.concatenate(games, out=self.games.reshape(-1))
+        self.fields.reshape(-1)[:] = np.frombuffer(self._pack(*fields), np.float32)  # a third less time than np.fromiter
         (cars, balls), (old_cars, old_balls) = self._buffers
         self.cars, self.balls, self.old_cars, self.old_balls = cars[::2], balls[::2], old_cars[::2], old_balls[::2]  # (A, 36), (N, 25)
 
