@@ -523,8 +523,7 @@ class Actor:
                 self.choose_opponents(ended, self_share, guests)
                 own, others = self.rows()
         s.values[-1] = self.policy.value(torch.from_numpy(env.obs), self.memory)
-        seconds = (time.perf_counter() - start, inference_time, simulator_time)
-        s.info[:] = torch.tensor([version, self.stage, self.steps, episodes, *seconds])
+        s.info[:] = torch.tensor([version, self.stage, self.steps, episodes, time.perf_counter() - start, inference_time, simulator_time])
         self.steps += self.args.rollout_steps
 
     def results(self, ended, info, own):
@@ -728,7 +727,8 @@ if __name__ == "__main__":
                             )
                         logprobs, values = agent.logprobs(features, mb_masks), agent.critic(features).squeeze(-1).float()
                     logprob = logprobs.gather(-1, mb_actions[..., None]).squeeze(-1)
-                    entropy = -(logprobs.exp() * logprobs.clamp(min=-1e4)).sum(-1).mean()  # 0 · (-1e4), not 0 · (-inf), for masked ones
+                    logprobs = logprobs.clamp(min=-80.0)  # nothing, but not 0 · (-inf), for masked ones; of less exp takes longer
+                    entropy = -(logprobs.exp() * logprobs).sum(-1).mean()
                     if args.norm_adv:
                         mb_advantages = (mb_advantages - mb_advantages.mean()) / (mb_advantages.std() + 1e-8)
                     policy_loss, value_loss, stats = ppo_losses(logprob, mb_logprobs, mb_advantages, values, mb_returns, args.clip_coef)
