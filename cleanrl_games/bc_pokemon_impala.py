@@ -231,6 +231,10 @@ class Agent(nn.Module):
         return self.head(F.relu(self.hidden(self.stages(x))))
 
 
+def make_agent(settings):
+    return Agent(settings["frame_stack"], settings["hidden_dim"])
+
+
 # ----------------------------------------------------------------------------------------------------------- pure maths
 
 
@@ -374,7 +378,7 @@ class Actor:
         if multiprocessing.parent_process() is not None:
             torch.set_num_threads(args.actor_threads)
             os.nice(5)  # the learner's core is the learner's
-        self.args, self.agent = args, Agent(args.frame_stack, args.hidden_dim).eval()
+        self.args, self.agent = args, make_agent(vars(args)).eval()
         self.envs = [make_env(args) for _ in range(args.num_emulators)]
         self.experts = [load_expert(args.expert, args.expert_timeout) for _ in self.envs]
 
@@ -517,7 +521,7 @@ def save_model(path, weights, args):
 
 def load_model(path):
     """A run's folder or a model.zip → (agent, metadata)"""
-    return run.load_agent(path, contract_hash(), lambda settings: Agent(settings["frame_stack"], settings["hidden_dim"]))
+    return run.load_agent(path, contract_hash(), make_agent)
 
 
 if __name__ == "__main__":
@@ -534,7 +538,7 @@ if __name__ == "__main__":
     device, autocast, scaler = run.set_up(args)
     rng = np.random.default_rng(args.seed)
 
-    agent = Agent(args.frame_stack, args.hidden_dim).to(device)
+    agent = make_agent(vars(args)).to(device)
     target = copy.deepcopy(agent)
     optimizer = torch.optim.AdamW(agent.parameters(), lr=args.learning_rate, weight_decay=args.weight_decay)
     forward = run.compiled(args, agent, device)

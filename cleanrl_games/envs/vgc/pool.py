@@ -15,7 +15,7 @@ def elo_update(rating, reference, score, k=8.0):
 
 
 class Records:
-    """kinds: names of who may hold the other seat, "self" first; frozen ones leave in their order."""
+    """kinds: names of who may hold the other seat, "self" first, "past" before "exploiter"."""
 
     def __init__(self, args, board, kinds):
         self.args, self.board, self.kinds, self.members, self.next_serial, self.elo = args, board, kinds, [], 1, 1300.0
