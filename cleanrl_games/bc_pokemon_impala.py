@@ -31,14 +31,22 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from cleanrl_games.envs import run
 from cleanrl_games.envs.pokemon import ACTIONS, QUEST_SEEDS, PokemonEnv, contract_hash
 from cleanrl_games.envs.pokemon.cache import Frames, open_cache, progress_bar, resize
 from cleanrl_games.envs.pokemon.episodes import EpisodeError, load_episodes
 from cleanrl_games.envs.pokemon.experts import ExpertError, Noise, load_expert
 from cleanrl_games.envs.pokemon.picture import save_gif
 from cleanrl_games.envs.pokemon.workers import Inline, Workers
-from cleanrl_games.envs.sharing import from_flat, to_flat
+from cleanrl_games.runtime import models
+from cleanrl_games.runtime.checkpoints import load_checkpoint, restore
+from cleanrl_games.runtime.device import maybe_compile, set_up
+from cleanrl_games.runtime.errors import BadInput
+from cleanrl_games.runtime.files import make_run_folder, write_atomically
+from cleanrl_games.runtime.logger import Logger
+from cleanrl_games.runtime.metrics import loss_metrics, wilson
+from cleanrl_games.runtime.settings import parse_args
+from cleanrl_games.runtime.shared_memory import from_flat, to_flat
+from cleanrl_games.runtime.stopping import check_finite, stop_on_signals
 
 SIZE, NUM_ACTIONS = 84, len(ACTIONS)
 
@@ -487,8 +495,8 @@ class Actor:
             with open(temporary, "wb") as file:
                 np.savez(file, lengths=np.array(lengths), worlds=np.array(worlds), **columns)
 
-        run.write_atomically(f"{path}.bin", write_frames)
-        run.write_atomically(f"{path}.npz", write_numbers)
+        write_atomically(f"{path}.bin", write_frames)
+        write_atomically(f"{path}.npz", write_numbers)
 
 
 # ----------------------------------------------------------------------------------------------- evaluation, checkpoints
@@ -497,7 +505,7 @@ class Actor:
 def summarise(kind, episodes, expert_milestones=None):
     """Episodes of one kind of evaluation → metrics: success with its 95 % interval (Wilson), milestones one by one, return, length."""
     reached = np.array([episode["milestones"] for episode in episodes], float).reshape(len(episodes), -1)
-    rate, low, high = run.wilson(float(np.mean([episode["success"] for episode in episodes])), len(episodes))
+    rate, low, high = wilson(float(np.mean([episode["success"] for episode in episodes])), len(episodes))
     counts = reached.sum(-1)
     metrics = {
         f"eval/{kind}_success": rate,
@@ -516,32 +524,32 @@ def summarise(kind, episodes, expert_milestones=None):
 
 def save_model(path, weights, args):
     path.parent.mkdir(parents=True, exist_ok=True)
-    run.save_model(path, weights, {}, {"game": "pokemon", "contract_hash": contract_hash()}, args, __file__)
+    models.save_model(path, weights, {}, {"game": "pokemon", "contract_hash": contract_hash()}, args, __file__)
 
 
 def load_model(path):
     """A run's folder or a model.zip → (agent, metadata)"""
-    return run.load_agent(path, contract_hash(), make_agent)
+    return models.load_agent(path, contract_hash(), make_agent)
 
 
 if __name__ == "__main__":
     start_time = time.time()
-    args = run.parse_args(Args, PRESETS)
-    checkpoint = run.load_checkpoint(args.resume, contract_hash()) if args.resume else None
+    args = parse_args(Args, PRESETS)
+    checkpoint = load_checkpoint(args.resume, contract_hash()) if args.resume else None
     if not args.expert_data_dir and not args.expert_episodes and not args.dagger_rounds:
-        raise SystemExit("There is nothing to learn from: give --expert-data-dir, --expert-episodes or --dagger-rounds.")
+        raise BadInput("There is nothing to learn from: give --expert-data-dir, --expert-episodes or --dagger-rounds.")
     if not 1 <= args.held_out_worlds < QUEST_SEEDS:
-        raise SystemExit(f"--held-out-worlds should leave worlds on both sides: 1 to {QUEST_SEEDS - 1}, found {args.held_out_worlds}.")
-    run_dir = run.make_run_folder(args, __file__)
+        raise BadInput(f"--held-out-worlds should leave worlds on both sides: 1 to {QUEST_SEEDS - 1}, found {args.held_out_worlds}.")
+    run_dir = make_run_folder(args, __file__)
     model_dir = Path(args.model_dir) if args.model_dir else run_dir / "models"
     (run_dir / "played").mkdir(exist_ok=True)
-    device, autocast, scaler = run.set_up(args)
+    device, autocast, scaler = set_up(args)
     rng = np.random.default_rng(args.seed)
 
     agent = make_agent(vars(args)).to(device)
     target = copy.deepcopy(agent)
     optimizer = torch.optim.AdamW(agent.parameters(), lr=args.learning_rate, weight_decay=args.weight_decay)
-    forward = run.compiled(args, agent, device)
+    forward = maybe_compile(args, agent, device)
     data, priorities = Demonstrations(args), Priorities()
     update, elapsed, rounds, next_round, jobs_made, best_score, expert_milestones = 0, 0.0, 0, 0, 0, [-1.0, -1.0], 0.0
 
@@ -554,12 +562,12 @@ if __name__ == "__main__":
             with progress_bar(sum(episode.num_frames for episode in episodes), "resizing") as bar:
                 frames = open_cache(episodes, SIZE, args.cache_dir or None, progress=bar)
         except EpisodeError as error:
-            raise SystemExit(str(error)) from None
+            raise BadInput(str(error)) from None
     else:
         frames = Frames(SIZE)
     data.add_files(episodes, frames)
     if checkpoint:
-        run.restore(checkpoint, agent=agent, target=target, optimizer=optimizer, scaler=scaler)
+        restore(checkpoint, agent=agent, target=target, optimizer=optimizer, scaler=scaler)
         for name in checkpoint["segments"]:
             data.add_segment(run_dir / "played" / name)
         update, elapsed, rounds, next_round, jobs_made, best_score, expert_milestones = checkpoint["progress"]
@@ -574,7 +582,7 @@ if __name__ == "__main__":
             "priorities": torch.from_numpy(priorities.values), "torch_rng": torch.get_rng_state(), "rng": json.dumps(rng.bit_generator.state),
             "contract_hash": contract_hash(),
         }  # fmt: skip
-        run.write_atomically(run_dir / "checkpoint.pt", lambda path: torch.save(state, path))
+        write_atomically(run_dir / "checkpoint.pt", lambda path: torch.save(state, path))
         save_model(run_dir / "model.zip", agent.state_dict(), args)
 
     def progress():
@@ -660,8 +668,8 @@ if __name__ == "__main__":
             metrics |= {"stats/actor_steps_per_s": result["steps"] / result["seconds"], "stats/inference_time": result["inference_time"]}
         return metrics
 
-    stopping = run.stop_on_signals()
-    logger = run.Logger(args, run_dir, update)
+    stopping = stop_on_signals()
+    logger = Logger(args, run_dir, update)
     priorities.grow(len(data))
     first_update, losses, clock, due, consistent = update, [], time.perf_counter(), False, True
     wait_time, learn_time, metrics = 0.0, 0.0, {}
@@ -741,13 +749,13 @@ if __name__ == "__main__":
                 target.load_state_dict(agent.state_dict())
             accuracy = (outputs.argmax(-1) == labels).float().mean()
             losses.append(torch.stack([loss, grad_norm, accuracy, *parts.values()]).detach())
-            run.check_finite(losses[-1:])
+            check_finite(losses[-1:])
             consistent = True
             learn_time += time.perf_counter() - learn_start
 
             # --- logs, validation, checkpoint
             if update % args.log_frequency == 0 or metrics or progress() >= 1.0:
-                metrics |= run.loss_metrics(" ".join(("loss", "grad_norm", "accuracy", *parts)), losses)
+                metrics |= loss_metrics(" ".join(("loss", "grad_norm", "accuracy", *parts)), losses)
                 validation = np.flatnonzero(data.columns["validation"])
                 if len(validation) and update % args.log_frequency == 0:
                     chosen = validation[rng.integers(len(validation), size=256)]

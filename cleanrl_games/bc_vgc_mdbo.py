@@ -27,7 +27,6 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from cleanrl_games.envs import run
 from cleanrl_games.envs.vgc import PREVIEW, contract, demonstrations, mdbo, require_format
 from cleanrl_games.envs.vgc.choices import NUM_PREVIEW, NUM_SLOT, choices_of
 from cleanrl_games.envs.vgc.collect import CollectingView, collect
@@ -35,6 +34,15 @@ from cleanrl_games.envs.vgc.evaluation import Player, evaluate  # noqa: F401 (to
 from cleanrl_games.envs.vgc.layers import NUM_IDS, PointingHeads, embed_ids, linear
 from cleanrl_games.envs.vgc.replay_actions import collect_replays
 from cleanrl_games.envs.vgc.vocabulary import LAYOUT, columns_of
+from cleanrl_games.runtime import models
+from cleanrl_games.runtime.checkpoints import load_checkpoint, restore
+from cleanrl_games.runtime.device import set_up
+from cleanrl_games.runtime.errors import BadInput
+from cleanrl_games.runtime.files import make_run_folder, write_atomically
+from cleanrl_games.runtime.logger import Logger
+from cleanrl_games.runtime.metrics import loss_metrics
+from cleanrl_games.runtime.settings import parse_args
+from cleanrl_games.runtime.stopping import check_finite, stop_on_signals
 
 
 @dataclasses.dataclass
@@ -133,7 +141,7 @@ class Args:
 # ------------------------------------------------------------------------------------------------------------- networks
 
 
-# --8<-- [start:network]
+# --8<-- [start:vgc_network]
 class Agent(PointingHeads):
     """Embeddings for ids, a token per Pokémon, attention over the twelve, an LSTM over a battle's decisions, three heads.
 
@@ -209,7 +217,7 @@ def make_agent(settings):
     return Agent(settings["width"], settings["embedding_width"], settings["lstm_size"], settings["attention_heads"])
 
 
-# --8<-- [end:network]
+# --8<-- [end:vgc_network]
 
 
 # ------------------------------------------------------------------------------------------------------------- sequences
@@ -328,12 +336,12 @@ def validate(agent, demos, numbers, device, minibatch_size):
 
 
 def save_model(path, agent, args):
-    run.save_model(path, agent.state_dict(), {}, contract.metadata(args.battle_format), args, __file__)
+    models.save_model(path, agent.state_dict(), {}, contract.metadata(args.battle_format), args, __file__)
 
 
 def load_model(path):
     """A run's folder or a model.zip → (agent, metadata)"""
-    return run.load_agent(path, contract.contract_hash(), make_agent)
+    return models.load_agent(path, contract.contract_hash(), make_agent)
 
 
 def find_sets(args, battle_format):
@@ -344,26 +352,26 @@ def find_sets(args, battle_format):
     everything = Path(args.data_dir) / f"vgc_{battle_format}"
     found = sorted(str(path.parent) for path in everything.glob("*/index.json"))
     if not found:
-        raise SystemExit(f"There are no demonstrations in {everything}: make some with --collect N or --replays DIR.")
+        raise BadInput(f"There are no demonstrations in {everything}: make some with --collect N or --replays DIR.")
     return found
 
 
 if __name__ == "__main__":
     start_time = time.time()
-    args = run.parse_args(Args, {})
-    checkpoint = run.load_checkpoint(args.resume, contract.contract_hash()) if args.resume else None
+    args = parse_args(Args, {})
+    checkpoint = load_checkpoint(args.resume, contract.contract_hash()) if args.resume else None
     normal_format = require_format(args.battle_format)
     if (args.collect or args.replays) and not args.collect_set:
         args.collect_set = str(Path(args.data_dir) / f"vgc_{normal_format}" / f"{args.exp_name}__{args.seed}__{int(time.time())}")
     sets = find_sets(args, normal_format)
-    run_dir = run.make_run_folder(args, __file__)
-    device, autocast, scaler = run.set_up(args)
+    run_dir = make_run_folder(args, __file__)
+    device, autocast, scaler = set_up(args)
 
     agent = make_agent(vars(args)).to(device)
     optimizer = torch.optim.AdamW(agent.parameters(), lr=args.learning_rate, weight_decay=args.weight_decay, fused=True)
     epoch, position, global_step, best, elapsed, collect_time = 0, 0, 0, math.inf, 0.0, 0.0
     if checkpoint:
-        run.restore(checkpoint, agent=agent, optimizer=optimizer, scaler=scaler)
+        restore(checkpoint, agent=agent, optimizer=optimizer, scaler=scaler)
         epoch, position, global_step, best, elapsed, collect_time = checkpoint["progress"]
 
     def save_checkpoint():
@@ -372,7 +380,7 @@ if __name__ == "__main__":
             "progress": [epoch, position, global_step, best, elapsed + time.time() - start_time, collect_time],
             "contract_hash": contract.contract_hash(),
         }  # fmt: skip
-        run.write_atomically(run_dir / "checkpoint.pt", lambda path: torch.save(state, path))
+        write_atomically(run_dir / "checkpoint.pt", lambda path: torch.save(state, path))
         save_model(run_dir / "last.zip", agent, args)
 
     def progress(part=0.0):
@@ -380,7 +388,7 @@ if __name__ == "__main__":
         seconds, limit = elapsed + time.time() - start_time - collect_time, 60 * args.max_minutes - collect_time
         return max((epoch + part) / args.epochs, seconds / max(limit, 1e-8) if args.max_minutes else 0.0)
 
-    stopping = run.stop_on_signals("step")
+    stopping = stop_on_signals("step")
     save_checkpoint()
     if args.collect:
         show = CollectingView(args.collect)
@@ -390,14 +398,14 @@ if __name__ == "__main__":
                 show, stopping,
             )  # fmt: skip
         except ValueError as error:
-            raise SystemExit(str(error)) from None
+            raise BadInput(str(error)) from None
         finally:
             show.close()
     if args.replays and not stopping and not (Path(sets[args.collect > 0]) / "index.json").exists():
         try:
             read, left_out = collect_replays(args.replays, sets[args.collect > 0], normal_format)
         except ValueError as error:
-            raise SystemExit(str(error)) from None
+            raise BadInput(str(error)) from None
         print(f"{read} replays read, {len(left_out)} left out", *left_out, sep="\n  ", flush=True)
     if stopping or not args.epochs:
         save_checkpoint()
@@ -407,15 +415,15 @@ if __name__ == "__main__":
     try:
         demos = demonstrations.Demonstrations(sets, normal_format)
     except ValueError as error:
-        raise SystemExit(str(error)) from None
+        raise BadInput(str(error)) from None
     # Split by battle, not by stream: what one player saw tells how the other's battle goes. The split is the same in every epoch.
     held_out = np.random.default_rng(args.seed).random(demos.battles)[demos.streams["game"]] < args.valid_fraction
     train, valid = np.flatnonzero(~held_out), np.flatnonzero(held_out)
     if not len(train) or not len(valid):
-        raise SystemExit(f"{demos.battles} battles are too few to keep {args.valid_fraction:.0%} for validation: collect more.")
+        raise BadInput(f"{demos.battles} battles are too few to keep {args.valid_fraction:.0%} for validation: collect more.")
     rows_of_epoch = int(demos.streams["length"][train].sum())
     print(f"{demos.battles:,} battles: {rows_of_epoch:,} decisions to learn from, {len(valid):,} streams held out", flush=True)
-    logger = run.Logger(args, run_dir, global_step)
+    logger = Logger(args, run_dir, global_step)
     collect_time = collect_time or elapsed + time.time() - start_time
     train_start, first_step, losses, log_time = time.time(), global_step, [], time.time()
     loss_names = "policy_loss value_loss grad_norm"
@@ -441,12 +449,12 @@ if __name__ == "__main__":
                 global_step, position = global_step + len(batch["actions"]), position + 1
                 if time.time() - log_time > 10:
                     metrics = {"charts/SPS": (global_step - first_step) / (time.time() - train_start), "charts/learning_rate": lr}
-                    logger.write(metrics | run.loss_metrics(loss_names, losses), global_step, progress(position / len(batches)))
+                    logger.write(metrics | loss_metrics(loss_names, losses), global_step, progress(position / len(batches)))
                     losses, log_time = [], time.time()
             epoch, position = (epoch + 1, 0) if position == len(batches) else (epoch, position)
-            metrics = {"charts/epoch": epoch} | run.loss_metrics(loss_names, losses)
+            metrics = {"charts/epoch": epoch} | loss_metrics(loss_names, losses)
             metrics |= validate(agent, demos, valid, device, args.minibatch_size)
-            run.check_finite([torch.tensor(metrics["losses/valid_policy_loss"])])
+            check_finite([torch.tensor(metrics["losses/valid_policy_loss"])])
             if metrics["losses/valid_policy_loss"] < best:
                 best = metrics["losses/valid_policy_loss"]
                 save_model(run_dir / "model.zip", agent, args)

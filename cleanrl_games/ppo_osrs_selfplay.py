@@ -6,7 +6,7 @@
     │ fights in Numba, batched inference; opponents │ ───────────────► │ rewards, GAE, PPO, normalisation     │
     │ are fixed from a fight's start to its end     │  2 shared-memory │ league, Elo, evaluation, checkpoints │
     └───────────────────────▲───────────────────────┘  slots per actor └──────────────────┬───────────────────┘
-                            └── Board: weights by version, league snapshots, shares ◄─────┘
+                            └── Broadcast: weights by version, league, shares ◄───────────┘
 
 A rollout holds T ticks of F fights with both fighters, so that the critic of one can look into the other's hand.
 """
@@ -14,9 +14,12 @@ A rollout holds T ticks of F fights with both fighters, so that the critic of on
 import dataclasses
 import math
 import os
+import signal
 import sys
 import time
+import traceback
 from itertools import pairwise
+from multiprocessing import connection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Literal
@@ -26,14 +29,23 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 import torch
+import torch.multiprocessing as mp
 import torch.nn as nn
 import torch.nn.functional as F
 
-from cleanrl_games.envs import actors, run, sharing
 from cleanrl_games.envs.normalise import RewardScale, RunningMeanStd
 from cleanrl_games.envs.osrs import Baseline, NHVecEnv, contract
 from cleanrl_games.envs.osrs.evaluation import Player, evaluate  # noqa: F401 (tools play a model as its script's Player)
-from cleanrl_games.envs.sharing import from_flat, invite, to_flat
+from cleanrl_games.runtime import models, ray_actors, shared_memory
+from cleanrl_games.runtime.checkpoints import load_checkpoint, restore, save_checkpoint
+from cleanrl_games.runtime.device import maybe_compile, set_up
+from cleanrl_games.runtime.errors import BadInput, RunFailed
+from cleanrl_games.runtime.files import make_run_folder
+from cleanrl_games.runtime.logger import Logger
+from cleanrl_games.runtime.metrics import loss_metrics, result_metrics, time_metrics
+from cleanrl_games.runtime.settings import parse_args
+from cleanrl_games.runtime.shared_memory import Broadcast, from_flat, load_members, share_all, to_flat
+from cleanrl_games.runtime.stopping import check_finite, progress, stop_on_signals
 
 NUM_OBS, NUM_CRITIC_OBS, NUM_HEADS, NUM_LOGITS = contract.NUM_OBS, contract.NUM_CRITIC_OBS, contract.NUM_HEADS, contract.NUM_LOGITS
 HEAD_SIZES, HEAD_OFFSETS, REWARD_TERMS = contract.HEAD_SIZES, contract.HEAD_OFFSETS, contract.REWARD_TERMS
@@ -85,6 +97,8 @@ class Args:
     """torch threads of the learner"""
     actor_threads: int = 1
     """torch threads of each actor"""
+    debug: bool = False
+    """show the traceback of what goes wrong, of actors too"""
     sharing: Literal["auto", "shared_memory", "file_system"] = "auto"
     """where rollouts and weights are shared: /dev/shm, or unnamed files in the temporary folder (auto = when /dev/shm is too small)"""
 
@@ -228,6 +242,7 @@ class Args:
 # ------------------------------------------------------------------------------------------------------------- networks
 
 
+# --8<-- [start:osrs_network]
 def mlp(*sizes, last_std=None):
     layers = []
     for i, (fan_in, fan_out) in enumerate(pairwise(sizes)):
@@ -340,6 +355,9 @@ def make_agent(settings):
     return Agent(settings["hidden_size"], settings["head_size"])
 
 
+# --8<-- [end:osrs_network]
+
+
 # ----------------------------------------------------------------------------------------------------------- pure maths
 
 
@@ -414,9 +432,9 @@ def make_storage(args):
     }
 
 
-def make_board(args, num_parameters):
-    """numbers: version, share of self, share of scripted; league: serial numbers, probabilities"""
-    return sharing.Board(args, num_parameters, 3, 2)
+def make_broadcast(args, num_parameters):
+    numbers = {"self_share": 1, "scripted_share": 1}
+    return Broadcast(args.sharing, num_parameters, args.league_size, numbers, ("chance",))
 
 
 class Actor:
@@ -435,16 +453,17 @@ class Actor:
         self.side = np.zeros(args.num_envs, np.int64)  # which fighter the learner is, unless it is both
         self.actions = np.zeros((2 * args.num_envs, NUM_HEADS), np.int64)
 
-    def read_board(self, board):
-        """Takes over weights and draws the league members to fight in this rollout → (version, shares of kinds, guests)"""
-        with board.lock:
-            from_flat(self.agent, board.weights)
-            version, self_share, scripted_share = board.numbers.tolist()
-            serials, probabilities = board.league.numpy().copy()
+    def pull_weights(self, broadcast):
+        """Takes the newest weights and draws the league members to fight in this rollout → (version, shares of kinds, guests)"""
+        with broadcast.lock:
+            from_flat(self.agent, broadcast.weights)
+            version = broadcast.version
+            self_share, scripted_share = (float(broadcast.numbers[name]) for name in ("self_share", "scripted_share"))
+            ids, chances = (broadcast.members[name].numpy().copy() for name in ("policy_id", "chance"))
             guests = []
-            if probabilities.sum() > 0:
-                guests = np.unique(self.rng.choice(serials, self.args.guests, p=probabilities / probabilities.sum())).astype(int).tolist()
-            invite(self, board, guests, self.member.tolist())
+            if chances.sum() > 0:
+                guests = np.unique(self.rng.choice(ids, self.args.guests, p=chances / chances.sum())).astype(int).tolist()
+            self.members = load_members(self.members, self.agent, broadcast, guests, self.member.tolist())
         shares = np.array([self_share, 1.0 - self_share - scripted_share, scripted_share]).clip(0)
         return version, shares / shares.sum(), guests
 
@@ -463,11 +482,11 @@ class Actor:
         return np.flatnonzero(own), foe[self.kind == SCRIPTED], members
 
     @torch.no_grad()
-    def rollout(self, board, storage):
-        """Plays num_steps ticks of all fights into `storage`, with the weights that are on the board now."""
+    def rollout(self, broadcast, storage):
+        """Plays num_steps ticks of all fights into `storage`, with the newest weights."""
         start, inference_time, simulator_time, episodes = time.perf_counter(), 0.0, 0.0, 0
         env, s = self.env, SimpleNamespace(**storage)
-        version, shares, guests = self.read_board(board)
+        version, shares, guests = self.pull_weights(broadcast)
         self.choose_opponents(np.flatnonzero(self.kind < 0), shares, guests)
         own, scripted, members = self.rows()
         for t in range(self.args.num_steps):
@@ -513,12 +532,114 @@ class Actor:
     def state_dict(self):
         """All that the next rollout depends on, so that an inline run resumes exactly."""
         arrays = {**self.env.state_dict(), "kind": self.kind, "member": self.member, "side": self.side, "dice": self.bot.dice["rng"]}
-        return sharing.actor_state(self, arrays)
+        return shared_memory.actor_state(self, arrays)
 
     def load_state_dict(self, state):
-        arrays = sharing.load_actor_state(self, state)
+        arrays = shared_memory.load_actor_state(self, state)
         self.env.load_state_dict(arrays)
         self.kind[:], self.member[:], self.side[:], self.bot.dice["rng"] = (arrays[name] for name in ("kind", "member", "side", "dice"))
+
+
+# ------------------------------------------------------------------------------------------------------ actor processes
+
+
+# --8<-- [start:actor_processes]
+#
+#    learner ── number of a free slot ──► actor process: Actor.rollout(broadcast, slot)
+#            ◄── number of a full slot ──
+#
+# Rollouts lie in shared memory, two slots per actor, so that it fills one while the learner reads the other. Only integers
+# cross a pipe. Each actor has a pipe of its own: one that is killed cannot leave a lock behind that others wait for.
+
+
+def make_rollouts(args, broadcast, actor=None):
+    """Yields (actor's index, its rollout, rollouts that wait) for ever; a rollout is the actor's again when the next is asked for.
+
+    actor: the one that plays in this process, if there are no others."""
+    if actor:
+        return inline_rollouts(args, broadcast, actor)
+    if args.ray_address:
+        return ray_actors.ray_rollouts(args, broadcast, Actor, make_storage)
+    return process_rollouts(args, broadcast)
+
+
+def inline_rollouts(args, broadcast, actor):
+    storage = make_storage(args)
+    while True:
+        actor.rollout(broadcast, storage)
+        yield 0, storage, 0
+
+
+def process_rollouts(args, broadcast):
+    context = mp.get_context("spawn")
+    slots = [[share_all(make_storage(args), args.sharing) for _ in range(2)] for _ in range(args.num_workers)]
+    workers, pipes, deaths = {}, {}, []
+
+    def start(index):
+        pipes[index], theirs = context.Pipe()
+        setup = (args, index, broadcast, slots[index], theirs)
+        workers[index] = context.Process(target=actor_main, args=setup, name=f"actor-{index}", daemon=True)
+        workers[index].start()
+        theirs.close()  # so that its death is noticed here
+        for slot in range(len(slots[index])):
+            pipes[index].send(slot)
+
+    def replace(index, error):
+        """An actor has died. A new one takes its place; at the third death within a minute the run ends."""
+        if isinstance(error, BadInput):
+            raise error
+        workers[index].join()
+        error = error or f"pid {workers[index].pid}, exit code {workers[index].exitcode}"
+        deaths.append(time.monotonic())
+        last_line = error.strip().splitlines()[-1]
+        print(f"Actor process {index} died ({error if args.debug else last_line}): a new one takes its place.", flush=True)
+        if len(deaths) >= 3 and deaths[-1] - deaths[-3] < 60.0:
+            raise RunFailed(f"Three actor processes died within a minute, the last one of: {last_line}. --debug shows more.")
+        start(index)
+
+    try:
+        for index in range(args.num_workers):
+            start(index)
+        while True:
+            ready = connection.wait(pipes.values(), timeout=1.0)
+            for index, pipe in list(pipes.items()):
+                if pipe not in ready:
+                    continue
+                try:
+                    slot, error = pipe.recv()
+                    if slot is not None:
+                        yield index, slots[index][slot], len(ready) - 1
+                        pipe.send(slot)
+                except (EOFError, OSError):  # nobody holds the other end any more
+                    slot, error = None, ""
+                if slot is None:
+                    replace(index, error)
+    finally:
+        for worker in workers.values():
+            worker.terminate()
+        for worker in workers.values():
+            worker.join()
+
+
+def actor_main(args, index, broadcast, slots, pipe):
+    """The life of an actor process: take a free slot, fill it, say so. Ends with its parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the learner's to handle
+    torch.set_num_threads(args.actor_threads)
+    try:
+        actor = Actor(args, index)
+        while True:
+            slot = pipe.recv()
+            actor.rollout(broadcast, slots[slot])
+            pipe.send((slot, ""))
+    except (EOFError, BrokenPipeError):  # the learner has ended
+        return
+    except BadInput as error:
+        pipe.send((None, error))
+    except Exception:
+        pipe.send((None, traceback.format_exc()))
+
+
+# --8<-- [end:actor_processes]
 
 
 # ----------------------------------------------------------------------------------------------- evaluation, checkpoints
@@ -527,27 +648,27 @@ class Actor:
 def save_model(path, agent, args):
     statistics = {"mean": agent.obs_mean.cpu().numpy(), "std": agent.obs_std.cpu().numpy()}
     metadata = {"game": "osrs", "contract_hash": contract.contract_hash()}
-    run.save_model(path, agent.state_dict(), statistics, metadata, args, __file__)
+    models.save_model(path, agent.state_dict(), statistics, metadata, args, __file__)
 
 
 def load_model(path, args=None):
     """A run's folder or a model.zip → (agent, metadata); `args`: of the run whose league it is to join"""
-    return run.load_agent(path, contract.contract_hash(), make_agent, args, ("hidden_size", "head_size"))
+    return models.load_agent(path, contract.contract_hash(), make_agent, args, ("hidden_size", "head_size"))
 
 
 class League:
-    """Past selves and other frozen policies. Members are rows of `board.snapshots` and keep the Elo they were frozen with."""
+    """Past selves and other frozen policies. Members are rows of `broadcast.member_weights` and keep the Elo they were frozen with."""
 
     NH_ELO = 1500.0  # the scripted bot is the fixed point of the scale
 
-    def __init__(self, args, board):
-        self.args, self.board, self.members, self.next_serial, self.elo = args, board, [], 1, self.NH_ELO
+    def __init__(self, args, broadcast):
+        self.args, self.broadcast, self.members, self.next_serial, self.elo = args, broadcast, [], 1, self.NH_ELO
 
     def join(self, name, flat):
         """A new member gets the highest quality; when the league is full, the easiest member leaves."""
         if len(self.members) == self.args.league_size:
             self.members.remove(min(self.members, key=lambda member: member["quality"]))
-        row = self.board.keep(flat, self.members)
+        row = self.broadcast.store(flat, [member["row"] for member in self.members])
         quality = max([member["quality"] for member in self.members], default=0.0)
         member = {"serial": self.next_serial, "row": row, "name": name, "quality": quality, "elo": self.elo, "wins": 0.0, "games": 0}
         self.members.append(member)
@@ -571,32 +692,34 @@ class League:
 
     def publish(self, agent, version, self_share):
         """Hands weights, snapshots and sampling probabilities to the actors, all of one version."""
-        columns = {member["row"]: (member["serial"], chance) for member, chance in zip(self.members, self.probabilities())}
-        self.board.publish(agent, [version, self_share, self.args.scripted_fraction], columns)
+        numbers = {"self_share": self_share, "scripted_share": self.args.scripted_fraction}
+        chances = zip(self.members, self.probabilities())
+        members = {member["row"]: {"policy_id": member["serial"], "chance": chance} for member, chance in chances}
+        self.broadcast.publish(agent, version, numbers, members)
 
 
 if __name__ == "__main__":
-    args = run.parse_args(Args, PRESETS)
-    checkpoint = run.load_checkpoint(args.resume, contract.contract_hash()) if args.resume else None
+    args = parse_args(Args, PRESETS)
+    checkpoint = load_checkpoint(args.resume, contract.contract_hash()) if args.resume else None
     if args.self_play in ("target", "exploiter") and not args.opponent:
-        raise SystemExit(f"--self-play {args.self_play} needs --opponent: a model.zip or a run's folder.")
-    run_dir = run.make_run_folder(args, __file__)
-    device, autocast, scaler = run.set_up(args)
+        raise BadInput(f"--self-play {args.self_play} needs --opponent: a model.zip or a run's folder.")
+    run_dir = make_run_folder(args, __file__)
+    device, autocast, scaler = set_up(args)
 
     agent = make_agent(vars(args)).to(device)
     optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5)
-    evaluate_actions = run.compiled(args, agent.evaluate_actions, device)
+    evaluate_actions = maybe_compile(args, agent.evaluate_actions, device)
     obs_rms, scale_rewards = RunningMeanStd(NUM_OBS), RewardScale(max(args.num_workers, 1), args.num_envs, 2)
-    args.sharing = sharing.settle(args, make_storage, len(to_flat(agent)))
-    board = make_board(args, len(to_flat(agent)))
-    league = League(args, board)
+    args.sharing = shared_memory.resolve_sharing(args, make_storage, len(to_flat(agent)))
+    broadcast = make_broadcast(args, len(to_flat(agent)))
+    league = League(args, broadcast)
     if args.self_play in ("target", "exploiter"):
         league.join(Path(args.opponent).name, to_flat(load_model(args.opponent, args)[0]))
     update, global_step, version, elapsed, exploiters = 0, 0, 0, 0.0, []
     actor = Actor(args, 0) if args.num_workers == 0 else None
 
     if checkpoint:
-        run.restore(checkpoint, agent=agent, optimizer=optimizer, scaler=scaler, snapshots=board.snapshots)
+        restore(checkpoint, agent=agent, optimizer=optimizer, scaler=scaler, snapshots=broadcast.member_weights)
         vars(obs_rms).update(checkpoint["obs_rms"])
         scale_rewards.load_state_dict(checkpoint)
         league.members, league.next_serial, league.elo = checkpoint["league"]
@@ -606,15 +729,15 @@ if __name__ == "__main__":
         if actor and checkpoint["actor"]:
             actor.load_state_dict(checkpoint["actor"])
 
-    def save_checkpoint():
+    def save_all():
         state = {
             "agent": agent.state_dict(), "optimizer": optimizer.state_dict(), "scaler": scaler.state_dict(),
             "obs_rms": vars(obs_rms), **scale_rewards.state_dict(),
-            "league": [league.members, league.next_serial, league.elo], "snapshots": board.snapshots.clone(), "exploiters": exploiters,
+            "league": [league.members, league.next_serial, league.elo], "snapshots": broadcast.member_weights.clone(), "exploiters": exploiters,
             "progress": [update, global_step, version, elapsed + time.time() - start_time], "contract_hash": contract.contract_hash(),
             "torch_rng": torch.get_rng_state(), "actor": actor.state_dict() if actor else None,
         }  # fmt: skip
-        run.write_atomically(run_dir / "checkpoint.pt", lambda path: torch.save(state, path))
+        save_checkpoint(run_dir, state)
         save_model(run_dir / "model.zip", agent, args)
 
     def evaluate_all():
@@ -627,14 +750,14 @@ if __name__ == "__main__":
         share = anneal(args.self_fraction, args.self_fraction_final, update, args.fraction_anneal_updates)
         return share if league.members and args.self_play != "pure" else 1.0 - args.scripted_fraction
 
-    stopping = run.stop_on_signals()
-    logger = run.Logger(args, run_dir, global_step)
+    stopping = stop_on_signals()
+    logger = Logger(args, run_dir, global_step)
     league.publish(agent, version, self_share())
-    rollouts = actors.rollouts(args, board, Actor, make_storage, actor)
+    rollouts = make_rollouts(args, broadcast, actor)
     reward_weights = torch.tensor([getattr(args, f"reward_{term}") for term in REWARD_TERMS])
     changing = torch.zeros(NUM_OBS).index_fill_(0, torch.from_numpy(contract.CHANGING), 1.0)
     freeze_terms = [REWARD_TERMS.index("frozen"), REWARD_TERMS.index("target_frozen")]
-    start_time, first_step, consistent, done = time.time(), global_step, True, run.progress(args, global_step, elapsed)
+    start_time, first_step, consistent, done = time.time(), global_step, True, progress(args, global_step, elapsed)
 
     try:
         wait_start = time.perf_counter()
@@ -687,7 +810,7 @@ if __name__ == "__main__":
                     scaler.step(optimizer)
                     scaler.update()
                     losses.append(torch.stack([policy_loss, value_loss, entropy.mean(), grad_norm, *stats]).detach())
-            run.check_finite(losses)
+            check_finite(losses)
 
             # --- statistics move after the update, so that it saw the same observations as the actor
             obs_rms.update(b_obs[b_inds])
@@ -709,15 +832,15 @@ if __name__ == "__main__":
             consistent, learn_time = True, time.perf_counter() - learn_start
 
             # --- logs, evaluation, checkpoint
-            done = run.progress(args, global_step, elapsed + time.time() - start_time)
+            done = progress(args, global_step, elapsed + time.time() - start_time)
             metrics = {
                 "charts/SPS": (global_step - first_step) / (time.time() - start_time),
                 "charts/learning_rate": lr,
                 "charts/self_fraction": self_share(),
-                **run.loss_metrics("policy_loss value_loss entropy grad_norm old_approx_kl approx_kl clipfrac", losses),
+                **loss_metrics("policy_loss value_loss entropy grad_norm old_approx_kl approx_kl clipfrac", losses),
                 "losses/explained_variance": 1 - float((b_returns - b_values)[b_inds].var() / b_returns[b_inds].var().clamp(min=1e-8)),
-                **run.time_metrics(lag, queue_size, seconds, learn_time, wait_time),
-                **run.result_metrics(results, ("self", args.self_play, "scripted")),
+                **time_metrics(lag, queue_size, seconds, learn_time, wait_time),
+                **result_metrics(results, ("self", args.self_play, "scripted")),
                 "elo/agent": league.elo,
                 "league/size": len(league.members),
             }
@@ -731,13 +854,13 @@ if __name__ == "__main__":
             if finished or stopping:
                 break
             if update % args.checkpoint_frequency == 0:
-                save_checkpoint()
+                save_all()
             wait_start = time.perf_counter()
     finally:
         rollouts.close()
         logger.close()
         if consistent:  # not in the middle of an update, whose half would be neither the old nor the new policy
-            save_checkpoint()
+            save_all()
         print(f"Checkpoint and model are in {run_dir}; go on with --resume {run_dir}", flush=True)
     if args.self_play == "exploiter" and Path(args.opponent).is_dir():
         save_model(Path(args.opponent) / "exploiters" / f"{run_dir.name}.zip", agent, args)

@@ -27,8 +27,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from cleanrl_games.envs import actors, run, sharing
-from cleanrl_games.envs.sharing import from_flat, invite, to_flat
+from cleanrl_games.envs import actors
 from cleanrl_games.envs.vgc import PREVIEW, VGCVecEnv, contract, require_format, team_mix
 from cleanrl_games.envs.vgc.choices import choices_of
 from cleanrl_games.envs.vgc.evaluation import Player, evaluate  # noqa: F401 (tools play a model as its script's Player)
@@ -37,6 +36,16 @@ from cleanrl_games.envs.vgc.match import BASELINES
 from cleanrl_games.envs.vgc.seats import Seats, make_rows, make_storage
 from cleanrl_games.envs.vgc.sequences import cut_chunks, evaluate_chunks, gather
 from cleanrl_games.envs.vgc.vocabulary import LAYOUT, columns_of
+from cleanrl_games.runtime import models, shared_memory
+from cleanrl_games.runtime.checkpoints import load_checkpoint, restore
+from cleanrl_games.runtime.device import set_up
+from cleanrl_games.runtime.errors import BadInput
+from cleanrl_games.runtime.files import make_run_folder, write_atomically
+from cleanrl_games.runtime.logger import Logger
+from cleanrl_games.runtime.metrics import loss_metrics, result_metrics, time_metrics
+from cleanrl_games.runtime.settings import parse_args
+from cleanrl_games.runtime.shared_memory import from_flat, invite, to_flat
+from cleanrl_games.runtime.stopping import check_finite, progress, stop_on_signals
 
 
 @dataclasses.dataclass
@@ -187,7 +196,7 @@ class Args:
 # ------------------------------------------------------------------------------------------------------------- networks
 
 
-# --8<-- [start:network]
+# --8<-- [start:vgc_network]
 class Agent(PointingHeads):
     """Embeddings for ids, a token per Pokémon, attention over the twelve, an LSTM over a battle's decisions, three heads.
 
@@ -263,7 +272,7 @@ def make_agent(settings):
     return Agent(settings["width"], settings["embedding_width"], settings["lstm_size"], settings["attention_heads"])
 
 
-# --8<-- [end:network]
+# --8<-- [end:vgc_network]
 
 
 # The layers behind the LSTM; --freeze-shared trains nothing else.
@@ -342,7 +351,7 @@ def make_env(args, index, episodes=None):
 
 def make_board(args, num_parameters):
     """numbers: version; league: serial numbers, probabilities"""
-    return sharing.Board(args, num_parameters, 1, 2)
+    return shared_memory.Board(args, num_parameters, 1, 2)
 
 
 class Actor:
@@ -421,10 +430,10 @@ class Actor:
 
     def state_dict(self):
         """All that the next rollout depends on, so that an inline run resumes exactly."""
-        return sharing.actor_state(self, {"episodes": self.env.episodes}) | {"seats": self.seats.state_dict()}
+        return shared_memory.actor_state(self, {"episodes": self.env.episodes}) | {"seats": self.seats.state_dict()}
 
     def load_state_dict(self, state):
-        arrays = sharing.load_actor_state(self, state)
+        arrays = shared_memory.load_actor_state(self, state)
         self.env.close()
         self.env = make_env(self.args, self.index, arrays["episodes"])
         self.resumed = self.seats.load_state_dict(state["seats"], self.env)
@@ -434,12 +443,12 @@ class Actor:
 
 
 def save_model(path, agent, args):
-    run.save_model(path, agent.state_dict(), {}, contract.metadata(args.battle_format), args, __file__)
+    models.save_model(path, agent.state_dict(), {}, contract.metadata(args.battle_format), args, __file__)
 
 
 def load_model(path):
     """A run's folder or a model.zip → (agent, metadata)"""
-    return run.load_agent(path, contract.contract_hash(), make_agent)
+    return models.load_agent(path, contract.contract_hash(), make_agent)
 
 
 class League:
@@ -477,34 +486,34 @@ class League:
 def check_args(args):
     require_format(args.battle_format)
     if sum(scripted_shares(args).values()) + args.past_fraction > 1 + 1e-9:
-        raise SystemExit("The fractions of opponents sum to more than 1: what they leave is self-play, so lower some of them.")
+        raise BadInput("The fractions of opponents sum to more than 1: what they leave is self-play, so lower some of them.")
     if args.buffer_size < 2 * args.num_battles:
-        raise SystemExit(f"--buffer-size {args.buffer_size} is less than one decision of each of the {2 * args.num_battles} seats.")
+        raise BadInput(f"--buffer-size {args.buffer_size} is less than one decision of each of the {2 * args.num_battles} seats.")
 
 
 if __name__ == "__main__":
-    args = run.parse_args(Args, {}, aliases={"--lr": "--learning-rate"})  # what users of similar trainers type
+    args = parse_args(Args, {}, aliases={"--lr": "--learning-rate"})  # what users of similar trainers type
     check_args(args)
-    checkpoint = run.load_checkpoint(args.resume, contract.contract_hash()) if args.resume else None
-    run_dir = run.make_run_folder(args, __file__)
-    device, autocast, scaler = run.set_up(args)
+    checkpoint = load_checkpoint(args.resume, contract.contract_hash()) if args.resume else None
+    run_dir = make_run_folder(args, __file__)
+    device, autocast, scaler = set_up(args)
 
     agent = make_agent(vars(args)).to(device)
     if args.bc_model and not checkpoint:
-        run.take_over(agent, args.bc_model, "--bc-model", contract.contract_hash(), contract.ACTION_SPACE)
+        models.load_matching_weights(agent, args.bc_model, "--bc-model", contract.contract_hash(), contract.ACTION_SPACE)
     for name, parameter in agent.named_parameters():
         parameter.requires_grad_(not args.freeze_shared or name.split(".")[0] in HEADS)
     trained = [parameter for parameter in agent.parameters() if parameter.requires_grad]
     optimizer = torch.optim.Adam(trained, lr=args.learning_rate, eps=1e-5, fused=True)
     num_rollouts = args.rollouts_per_update or max(args.num_workers, 1)
-    args.sharing = sharing.settle(args, make_storage, len(to_flat(agent)))
+    args.sharing = shared_memory.resolve_sharing(args, make_storage, len(to_flat(agent)))
     board = make_board(args, len(to_flat(agent)))
     league = League(args, board)
     update, global_step, version, elapsed = 0, 0, 0, 0.0
     actor = Actor(args, 0) if args.num_workers == 0 else None
 
     if checkpoint:
-        run.restore(checkpoint, agent=agent, optimizer=optimizer, scaler=scaler, snapshots=board.snapshots)
+        restore(checkpoint, agent=agent, optimizer=optimizer, scaler=scaler, snapshots=board.snapshots)
         league.members, league.next_serial = checkpoint["league"]
         update, global_step, version, elapsed = checkpoint["progress"]
         torch.set_rng_state(checkpoint["torch_rng"])
@@ -518,7 +527,7 @@ if __name__ == "__main__":
             "progress": [update, global_step, version, elapsed + time.time() - start_time], "contract_hash": contract.contract_hash(),
             "torch_rng": torch.get_rng_state(), "actor": actor.state_dict() if actor else None,
         }  # fmt: skip
-        run.write_atomically(run_dir / "checkpoint.pt", lambda path: torch.save(state, path))
+        write_atomically(run_dir / "checkpoint.pt", lambda path: torch.save(state, path))
         save_model(run_dir / "model.zip", agent, args)
         folder = Path(args.checkpoint_dir) / run_dir.name
         save_model(folder / f"{global_step:012d}.zip", agent, args)
@@ -531,11 +540,11 @@ if __name__ == "__main__":
         save_model(run_dir / "models" / f"{global_step}.zip", agent, args)
         return evaluate(args, agent, battles) if battles else {}
 
-    stopping = run.stop_on_signals()
-    logger = run.Logger(args, run_dir, global_step)
+    stopping = stop_on_signals()
+    logger = Logger(args, run_dir, global_step)
     league.publish(agent, version)
     rollouts = actors.rollouts(args, board, Actor, make_storage, actor)
-    start_time, first_step, consistent, done = time.time(), global_step, True, run.progress(args, global_step, elapsed)
+    start_time, first_step, consistent, done = time.time(), global_step, True, progress(args, global_step, elapsed)
 
     try:
         wait_start = time.perf_counter()
@@ -581,7 +590,7 @@ if __name__ == "__main__":
                 passes += 1
                 if args.target_kl and kl_sum / len(b.key) > args.target_kl:
                     break
-            run.check_finite(losses)
+            check_finite(losses)
             version += 1
 
             # --- the league: results of the battles that ended, a snapshot now and then
@@ -593,16 +602,16 @@ if __name__ == "__main__":
             consistent, learn_time = True, time.perf_counter() - learn_start
 
             # --- logs, evaluation, checkpoint
-            done = run.progress(args, global_step, elapsed + time.time() - start_time)
+            done = progress(args, global_step, elapsed + time.time() - start_time)
             metrics = {
                 "charts/SPS": (global_step - first_step) / (time.time() - start_time),
                 "charts/learning_rate": lr,
-                **run.loss_metrics("policy_loss value_loss entropy grad_norm old_approx_kl approx_kl clipfrac", losses),
+                **loss_metrics("policy_loss value_loss entropy grad_norm old_approx_kl approx_kl clipfrac", losses),
                 "losses/explained_variance": 1 - float((b_returns - b.values).var() / b_returns.var().clamp(min=1e-8)),
                 "losses/passes": passes,
-                **run.time_metrics(lag, queue_size, seconds, learn_time, wait_time),
+                **time_metrics(lag, queue_size, seconds, learn_time, wait_time),
                 "stats/dropped_rollouts": dropped,
-                **run.result_metrics(results, KINDS),
+                **result_metrics(results, KINDS),
                 "league/size": len(league.members),
             }
             if len(scores := results[results[:, 0] != SELF, 2]):

@@ -29,14 +29,23 @@ import numpy as np
 import torch
 import torch.nn as nn
 
-from cleanrl_games.envs import actors, inference, run, sharing
+from cleanrl_games.envs import actors
 from cleanrl_games.envs.normalise import RewardScale, RunningMeanStd
 from cleanrl_games.envs.recurrence import LSTMUnroll, gru_unroll
 from cleanrl_games.envs.rocketleague import NUM_ACTIONS, NUM_OBS, TERM_NAMES, RocketLeagueVecEnv, contract, reward_weights
 from cleanrl_games.envs.rocketleague.evaluation import Player, rating_match, touch_metrics  # noqa: F401 (tools play a model as its script's Player)
 from cleanrl_games.envs.rocketleague.ratings import ANCHORS, expected_score, new_rating
 from cleanrl_games.envs.rocketleague.rule_policy import RulePolicy
-from cleanrl_games.envs.sharing import from_flat, to_flat, with_weights
+from cleanrl_games.runtime import central_inference, models, shared_memory
+from cleanrl_games.runtime.checkpoints import load_checkpoint, restore
+from cleanrl_games.runtime.device import maybe_compile, set_up, to_device
+from cleanrl_games.runtime.errors import BadInput
+from cleanrl_games.runtime.files import make_run_folder, write_atomically
+from cleanrl_games.runtime.logger import Logger
+from cleanrl_games.runtime.metrics import loss_metrics, result_metrics, score_metrics, time_metrics, wilson
+from cleanrl_games.runtime.settings import parse_args
+from cleanrl_games.runtime.shared_memory import copy_with_weights, from_flat, to_flat
+from cleanrl_games.runtime.stopping import check_finite, progress, stop_on_signals
 
 # Named sets of values; a flag or a config file overrides them. `fast`, the default, is what the defaults below say: it learns on
 # two CPU cores. `field` is what public bots are trained with on a GPU: a wider network, large batches, small steps.
@@ -356,7 +365,7 @@ def opponent_chances(elos, ages, elo, args):
 def stage_passed(scores, elo, rated, args):
     """Whether the curriculum goes on: the stage's measure over its last games, or the agent's Elo after enough rating matches"""
     recent = scores[-args.transition_games :]
-    sure = len(recent) >= args.transition_games and run.wilson(float(np.mean(recent)), len(recent))[1] >= args.transition_win_rate
+    sure = len(recent) >= args.transition_games and wilson(float(np.mean(recent)), len(recent))[1] >= args.transition_win_rate
     return sure or bool(args.transition_elo and rated >= args.transition_games and elo >= args.transition_elo)
 
 
@@ -421,7 +430,7 @@ def make_storage(args):
 
 def make_board(args, num_parameters):
     """numbers: version, stage, share of self, reward weights; league: serial numbers, chances, and two places more for scripted players"""
-    return sharing.Board(args, num_parameters, 3 + len(TERM_NAMES), 2, extra_places=FIRST_MEMBER)
+    return shared_memory.Board(args, num_parameters, 3 + len(TERM_NAMES), 2, extra_places=FIRST_MEMBER)
 
 
 class Actor:
@@ -446,7 +455,7 @@ class Actor:
     def read_board(self, board):
         """Takes over weights, stage and rewards, and draws the guests of this rollout → (version, share of self, guests)"""
         if self.args.inference == "central":
-            self.policy = inference.CentralAgent(board.seats[self.index])
+            self.policy = central_inference.CentralAgent(board.seats[self.index])
         with board.lock:
             from_flat(self.agent, board.weights)
             version, stage, self_share, *rewards = board.numbers.tolist()
@@ -454,7 +463,7 @@ class Actor:
             guests = []
             if chances.sum() > 0 and self_share < 1:
                 guests = np.unique(self.rng.choice(serials, self.args.guests, p=chances / chances.sum())).astype(int).tolist()
-            sharing.invite(self, board, set(guests) - set(self.bots), self.opponent.tolist())
+            shared_memory.invite(self, board, set(guests) - set(self.bots), self.opponent.tolist())
         if int(stage) != self.stage:
             self.enter_stage(int(stage))
         self.env.reward_weights[:] = rewards
@@ -542,11 +551,16 @@ class Actor:
             return None
         arrays = {**self.env.state_dict(), "opponent": self.opponent, "side": self.side, "touched_in_game": self.touched}
         bots = {who: json.dumps(bot.rng.bit_generator.state) for who, bot in self.bots.items()}
-        return sharing.actor_state(self, arrays) | {"stage": self.stage, "steps": self.steps, "memory": self.memory.clone(), "bots": bots}
+        return shared_memory.actor_state(self, arrays) | {
+            "stage": self.stage,
+            "steps": self.steps,
+            "memory": self.memory.clone(),
+            "bots": bots,
+        }
 
     def load_state_dict(self, state):
         self.enter_stage(state["stage"])
-        arrays = sharing.load_actor_state(self, state)
+        arrays = shared_memory.load_actor_state(self, state)
         self.env.load_state_dict(arrays)
         self.opponent[:], self.side[:], self.touched[:] = (arrays[name] for name in ("opponent", "side", "touched_in_game"))
         self.memory.copy_(state["memory"])
@@ -561,12 +575,12 @@ class Actor:
 def save_model(path, agent, args, stage):
     statistics = {"mean": np.zeros(NUM_OBS, np.float32), "std": np.ones(NUM_OBS, np.float32)}  # the shim scales observations
     metadata = {"game": "rocketleague", "contract_hash": contract.contract_hash(), "stage": STAGE_NAMES[stage]}
-    run.save_model(path, agent.state_dict(), statistics, metadata, args, __file__)
+    models.save_model(path, agent.state_dict(), statistics, metadata, args, __file__)
 
 
 def load_model(path):
     """A run's folder or a model.zip → (agent, metadata)"""
-    return run.load_agent(path, contract.contract_hash(), make_agent)
+    return models.load_agent(path, contract.contract_hash(), make_agent)
 
 
 class League:
@@ -602,24 +616,24 @@ class League:
 
 
 if __name__ == "__main__":
-    args = run.parse_args(Args, PRESETS)
-    checkpoint = run.load_checkpoint(args.resume, contract.contract_hash()) if args.resume else None
+    args = parse_args(Args, PRESETS)
+    checkpoint = load_checkpoint(args.resume, contract.contract_hash()) if args.resume else None
     if args.rollout_steps % args.sequence_length or args.num_agents % 12:
-        raise SystemExit("--rollout-steps must be a multiple of --sequence-length, and --num-agents one of 12.")
+        raise BadInput("--rollout-steps must be a multiple of --sequence-length, and --num-agents one of 12.")
     stage, last_stage = STAGE_NAMES.index(args.stage), STAGE_NAMES.index(args.final_stage)
     if stage > last_stage:
-        raise SystemExit(f"--stage {args.stage} comes after --final-stage {args.final_stage}.")
+        raise BadInput(f"--stage {args.stage} comes after --final-stage {args.final_stage}.")
     if not stage_rewards(args, stage, 0).any():
-        raise SystemExit(f"With --reward-mode {args.reward_mode} nothing is paid for in stage {args.stage}: begin with --stage score.")
-    run_dir = run.make_run_folder(args, __file__)
-    device, autocast, scaler = run.set_up(args)
+        raise BadInput(f"With --reward-mode {args.reward_mode} nothing is paid for in stage {args.stage}: begin with --stage score.")
+    run_dir = make_run_folder(args, __file__)
+    device, autocast, scaler = set_up(args)
 
     agent = make_agent(vars(args)).to(device)
     optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5)
-    args.inference = inference.settle(args, device)
-    unroll = run.compiled(args, agent.unroll, device, "the LSTM is unrolled by hand" if args.recurrent == "lstm" else "")
+    args.inference = central_inference.settle(args, device)
+    unroll = maybe_compile(args, agent.unroll, device, "the LSTM is unrolled by hand" if args.recurrent == "lstm" else "")
     scale_rewards = RewardScale(max(args.num_workers, 1), args.num_agents)
-    args.sharing = sharing.settle(args, make_storage, len(to_flat(agent)))
+    args.sharing = shared_memory.resolve_sharing(args, make_storage, len(to_flat(agent)))
     board = make_board(args, len(to_flat(agent)))
     league = League(args, board)
     update, global_step, version, elapsed, stage_update = 0, 0, 0, 0.0, 0
@@ -627,7 +641,7 @@ if __name__ == "__main__":
     actor = Actor(args, 0) if args.num_workers == 0 else None
 
     if checkpoint:
-        run.restore(checkpoint, agent=agent, optimizer=optimizer, scaler=scaler, snapshots=board.snapshots)
+        restore(checkpoint, agent=agent, optimizer=optimizer, scaler=scaler, snapshots=board.snapshots)
         scale_rewards.load_state_dict(checkpoint)
         league.members, league.next_serial, league.agent = checkpoint["league"]
         update, global_step, version, elapsed = checkpoint["progress"]
@@ -644,13 +658,13 @@ if __name__ == "__main__":
             "progress": [update, global_step, version, elapsed + time.time() - start_time], "contract_hash": contract.contract_hash(),
             "torch_rng": torch.get_rng_state(), "actor": actor.state_dict() if actor else None,
         }  # fmt: skip
-        run.write_atomically(run_dir / "checkpoint.pt", lambda path: torch.save(state, path))
+        write_atomically(run_dir / "checkpoint.pt", lambda path: torch.save(state, path))
         save_model(run_dir / "model.zip", agent, args, stage)
 
     def evaluate_all():
         """Rating matches, all of them in games.csv, and the touch rate. The models let a run be compared with its own past."""
         global stage_rated
-        policy, seed = with_weights(agent, to_flat(agent)).cpu().eval(), args.seed + 7919 * (update + 1)  # not the seed of any actor
+        policy, seed = copy_with_weights(agent, to_flat(agent)).cpu().eval(), args.seed + 7919 * (update + 1)  # not the seed of any actor
         save_model(run_dir / "models" / f"{global_step}.zip", policy, args, stage)
         size, chances = max(STAGES[stage].team_sizes), league.probabilities()[FIRST_MEMBER:]
         opponents, drawn = league.members[:FIRST_MEMBER], np.random.default_rng([args.seed, update])
@@ -660,10 +674,10 @@ if __name__ == "__main__":
             opponents = opponents + [league.members[FIRST_MEMBER + i] for i in sorted(chosen)]
         results = {}
         for member in opponents:
-            other = with_weights(policy, board.snapshots[member["row"]]) if member["serial"] >= FIRST_MEMBER else member["name"]
+            other = copy_with_weights(policy, board.snapshots[member["row"]]) if member["serial"] >= FIRST_MEMBER else member["name"]
             scores = rating_match(args, policy, league.agent, other, member, size, seed, run_dir, global_step, STAGE_NAMES[stage])
             if member["name"] in ANCHORS:
-                results |= run.score_metrics(member["name"], scores)
+                results |= score_metrics(member["name"], scores)
             if member["name"] == "rule" and STAGES[stage].measure == "win":
                 stage_scores.extend(scores.tolist())
             stage_rated += len(scores)
@@ -674,14 +688,14 @@ if __name__ == "__main__":
         self_share = args.self_share if STAGES[stage].opponents else 1.0
         league.publish(agent, version, stage, stage_rewards(args, stage, stage_update), self_share)
 
-    stopping = run.stop_on_signals()
-    logger = run.Logger(args, run_dir, global_step)
+    stopping = stop_on_signals()
+    logger = Logger(args, run_dir, global_step)
     publish()
     rollouts = actors.rollouts(args, board, Actor, make_storage, actor)
     if args.inference == "central":
-        rollouts = inference.rollouts(args, board, Actor, make_storage, make_agent, device)
+        rollouts = central_inference.rollouts(args, board, Actor, make_storage, make_agent, device)
     length, chunks = args.sequence_length, args.rollout_steps // args.sequence_length
-    start_time, first_step, consistent, done = time.time(), global_step, True, run.progress(args, global_step, elapsed)
+    start_time, first_step, consistent, done = time.time(), global_step, True, progress(args, global_step, elapsed)
 
     try:
         wait_start = time.perf_counter()
@@ -716,11 +730,11 @@ if __name__ == "__main__":
                 for mb_chunks in minibatches(b_chunks, max(args.minibatch_size // length, 1)):
                     which, car = mb_chunks.T
                     mb_obs, mb_masks, mb_keep, mb_actions, mb_logprobs, mb_advantages, mb_returns, mb_trained = (
-                        run.to_device(tensor[which, :, car], device).transpose(0, 1)  # (L, B, …)
+                        to_device(tensor[which, :, car], device).transpose(0, 1)  # (L, B, …)
                         for tensor in (c_obs, c_masks, c_keep, c_actions, c_logprobs, c_advantages, c_returns, c_trained)
                     )
                     with autocast():
-                        features, _ = unroll(mb_obs, run.to_device(s.states[which, car], device), mb_keep)
+                        features, _ = unroll(mb_obs, to_device(s.states[which, car], device), mb_keep)
                         if not mb_trained.all():
                             features, mb_masks, mb_actions, mb_logprobs, mb_advantages, mb_returns = (
                                 tensor[mb_trained] for tensor in (features, mb_masks, mb_actions, mb_logprobs, mb_advantages, mb_returns)
@@ -740,7 +754,7 @@ if __name__ == "__main__":
                     scaler.step(optimizer)
                     scaler.update()
                     losses.append(torch.stack([policy_loss, value_loss, entropy, grad_norm, *stats]).detach())
-            run.check_finite(losses)
+            check_finite(losses)
             lag, version = torch.tensor(version - rollout_version), version + 1
 
             # --- the stage's measure, a snapshot for the league now and then
@@ -756,7 +770,7 @@ if __name__ == "__main__":
             consistent, learn_time = True, time.perf_counter() - learn_start
 
             # --- logs, evaluation, the next stage, checkpoint
-            done = run.progress(args, global_step, elapsed + time.time() - start_time)
+            done = progress(args, global_step, elapsed + time.time() - start_time)
             means = s.terms.numpy() / int(s.trained.sum())
             unexplained = (returns - s.values[:-1])[s.trained].var() / returns[s.trained].var().clamp(min=1e-8)
             metrics = {
@@ -765,9 +779,9 @@ if __name__ == "__main__":
                 "charts/stage": stage,
                 "charts/touches_per_minute": float(means[contract.TERM_INDEX["touch"]]) * 60 * contract.TICK_RATE / args.action_repeat,
                 "losses/explained_variance": 1 - float(unexplained),
-                **run.loss_metrics("policy_loss value_loss entropy grad_norm old_approx_kl approx_kl clipfrac", losses),
-                **run.time_metrics(lag, queue_size, seconds, learn_time, wait_time),
-                **run.result_metrics(results, KINDS),
+                **loss_metrics("policy_loss value_loss entropy grad_norm old_approx_kl approx_kl clipfrac", losses),
+                **time_metrics(lag, queue_size, seconds, learn_time, wait_time),
+                **result_metrics(results, KINDS),
             }
             if len(results):
                 metrics["charts/episodic_return"] = float(returns_seen.mean())

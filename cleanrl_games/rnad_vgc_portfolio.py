@@ -14,6 +14,7 @@ An exploiter is the honest measure: what a fresh learner with the same budget wi
 """
 
 import dataclasses
+import functools
 import math
 import os
 import sys
@@ -29,8 +30,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from cleanrl_games.envs import actors, exploiters, run, sharing
-from cleanrl_games.envs.sharing import from_flat, invite, to_flat, with_weights
+from cleanrl_games.envs import actors
 from cleanrl_games.envs.vgc import PREVIEW, VGCVecEnv, contract, require_format, team_mix
 from cleanrl_games.envs.vgc.choices import choices_of, masked_log_softmax
 from cleanrl_games.envs.vgc.evaluation import Player, evaluate  # noqa: F401 (tools play a model as its script's Player)
@@ -40,6 +40,16 @@ from cleanrl_games.envs.vgc.pool import Records
 from cleanrl_games.envs.vgc.seats import Seats, make_rows, make_storage
 from cleanrl_games.envs.vgc.sequences import cut_chunks, evaluate_chunks, gather, tables_of, values_after
 from cleanrl_games.envs.vgc.vocabulary import LAYOUT, columns_of
+from cleanrl_games.runtime import exploiter_processes, models, shared_memory
+from cleanrl_games.runtime.checkpoints import load_checkpoint, restore
+from cleanrl_games.runtime.device import set_up
+from cleanrl_games.runtime.errors import BadInput, RunFailed
+from cleanrl_games.runtime.files import make_run_folder, write_atomically
+from cleanrl_games.runtime.logger import Logger
+from cleanrl_games.runtime.metrics import loss_metrics, result_metrics, time_metrics
+from cleanrl_games.runtime.settings import parse_args
+from cleanrl_games.runtime.shared_memory import copy_with_weights, from_flat, invite, to_flat
+from cleanrl_games.runtime.stopping import check_finite, progress, stop_on_signals
 
 # Names that users of similar trainers type, and what they are called here.
 ALIASES = {
@@ -225,7 +235,7 @@ class Args:
 # ------------------------------------------------------------------------------------------------------------- networks
 
 
-# --8<-- [start:network]
+# --8<-- [start:vgc_network]
 class Agent(PointingHeads):
     """Embeddings for ids, a token per Pokémon, attention over the twelve, an LSTM over a battle's decisions, three heads.
 
@@ -301,7 +311,7 @@ def make_agent(settings):
     return Agent(settings["width"], settings["embedding_width"], settings["lstm_size"], settings["attention_heads"])
 
 
-# --8<-- [end:network]
+# --8<-- [end:vgc_network]
 
 
 # ----------------------------------------------------------------------------------------------------------- pure maths
@@ -439,7 +449,7 @@ def scripted(shares):
 
 def make_board(args, num_parameters):
     """numbers: version, the kinds' probabilities; league: serial numbers, kinds, probabilities within the kind"""
-    return sharing.Board(args, num_parameters, 1 + len(KINDS), 3)
+    return shared_memory.Board(args, num_parameters, 1 + len(KINDS), 3)
 
 
 class Actor:
@@ -527,10 +537,10 @@ class Actor:
     def state_dict(self):
         """All that the next rollout depends on, so that an inline run resumes exactly."""
         arrays = {"shares": self.shares, "episodes": self.env.episodes, "players": self.env.players}
-        return sharing.actor_state(self, arrays) | {"seats": self.seats.state_dict()}
+        return shared_memory.actor_state(self, arrays) | {"seats": self.seats.state_dict()}
 
     def load_state_dict(self, state):
-        arrays = sharing.load_actor_state(self, state)
+        arrays = shared_memory.load_actor_state(self, state)
         self.env.close()
         self.env = make_env(self.args, self.index, arrays["shares"], arrays["episodes"], arrays["players"])
         self.resumed = self.seats.load_state_dict(state["seats"], self.env)
@@ -540,12 +550,12 @@ class Actor:
 
 
 def save_model(path, agent, args):
-    run.save_model(path, agent.state_dict(), {}, contract.metadata(args.battle_format), args, __file__)
+    models.save_model(path, agent.state_dict(), {}, contract.metadata(args.battle_format), args, __file__)
 
 
 def load_model(path, args=None):
     """A run's folder or a model.zip → (agent, metadata); `args`: of the run whose pool it is to join"""
-    return run.load_agent(path, contract.contract_hash(), make_agent, args, ("width", "embedding_width", "lstm_size", "attention_heads"))
+    return models.load_agent(path, contract.contract_hash(), make_agent, args, ("width", "embedding_width", "lstm_size", "attention_heads"))
 
 
 class Pool(Records):
@@ -570,30 +580,41 @@ class Pool(Records):
         self.board.publish(agent, [version, *self.probabilities()], columns)
 
 
+def exploiter_settings(args, target, update):
+    """The run's settings, but against the model at `target` and without a magnet."""
+    settings = dataclasses.asdict(args) | {
+        "exp_name": f"{args.exp_name}_exploiter", "opponent": str(target), "alpha": 0.0, "bc_model": str(target) if args.exploiter_start == "clone" else "",
+        "total_timesteps": args.exploiter_train_steps, "max_updates": 0, "max_minutes": 0.0, "final_battles": args.exploiter_battles,
+        "seed": args.seed + update, "num_workers": 1, "train_batch_size": 0, "eval_frequency": 0, "snapshot_frequency": 0,
+        "train_exploiters": False, "track": False, "tensorboard": False, "ray_address": "",
+    }  # fmt: skip
+    return {name: value for name, value in settings.items() if name not in ("config", "resume")}
+
+
 def check_args(args):
     require_format(args.battle_format)
     if base_shares(args).min() < -1e-9:
-        raise SystemExit("The fractions of opponents sum to more than 1: what they leave is self-play, so lower some of them.")
+        raise BadInput("The fractions of opponents sum to more than 1: what they leave is self-play, so lower some of them.")
     if args.buffer_size < 2 * args.num_battles:
-        raise SystemExit(f"--buffer-size {args.buffer_size} is less than one decision of each of the {2 * args.num_battles} seats.")
+        raise BadInput(f"--buffer-size {args.buffer_size} is less than one decision of each of the {2 * args.num_battles} seats.")
     if args.max_portfolio_size < 1 or args.league_size < 3:
-        raise SystemExit("--max-portfolio-size must be at least 1 and --league-size at least 3: the clone, a past self, an exploiter.")
+        raise BadInput("--max-portfolio-size must be at least 1 and --league-size at least 3: the clone, a past self, an exploiter.")
 
 
 if __name__ == "__main__":
-    args = run.parse_args(Args, {}, aliases=ALIASES)
+    args = parse_args(Args, {}, aliases=ALIASES)
     check_args(args)
-    checkpoint = run.load_checkpoint(args.resume, contract.contract_hash()) if args.resume else None
-    run_dir = run.make_run_folder(args, __file__)
-    learner_pid = exploiters.learner()
-    device, autocast, scaler = run.set_up(args)
+    checkpoint = load_checkpoint(args.resume, contract.contract_hash()) if args.resume else None
+    run_dir = make_run_folder(args, __file__)
+    learner_pid = exploiter_processes.learner_pid()
+    device, autocast, scaler = set_up(args)
 
     agent = make_agent(vars(args)).to(device)
     if args.bc_model and not checkpoint:
-        run.take_over(agent, args.bc_model, "--bc-model", contract.contract_hash(), contract.ACTION_SPACE)
+        models.load_matching_weights(agent, args.bc_model, "--bc-model", contract.contract_hash(), contract.ACTION_SPACE)
     optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5, fused=True)
     num_rollouts = math.ceil(args.train_batch_size / args.buffer_size) or max(args.num_workers, 1)
-    args.sharing = sharing.settle(args, make_storage, len(to_flat(agent)))
+    args.sharing = shared_memory.resolve_sharing(args, make_storage, len(to_flat(agent)))
     board = make_board(args, len(to_flat(agent)))
     pool = Pool(args, board, KINDS)
     update, global_step, version, elapsed = 0, 0, 0, 0.0
@@ -601,12 +622,12 @@ if __name__ == "__main__":
 
     def frozen(flat=None):
         """A copy of the policy, or a policy of these weights, that never learns."""
-        return with_weights(agent, to_flat(agent) if flat is None else flat).requires_grad_(False).eval()
+        return copy_with_weights(agent, to_flat(agent) if flat is None else flat).requires_grad_(False).eval()
 
     average = frozen()
     references = [{"policy": frozen(), "name": "start", "serial": 0, "elo": pool.elo}]  # oldest first
     if checkpoint:
-        run.restore(checkpoint, agent=agent, optimizer=optimizer, scaler=scaler, snapshots=board.snapshots)
+        restore(checkpoint, agent=agent, optimizer=optimizer, scaler=scaler, snapshots=board.snapshots)
         average.load_state_dict(checkpoint["average"])
         references = [{**reference, "policy": frozen(reference["policy"])} for reference in checkpoint["references"]]
         pool.load_state(checkpoint["pool"])
@@ -619,21 +640,21 @@ if __name__ == "__main__":
     elif args.bc_model:
         pool.join(BC, "bc", to_flat(agent))
 
-    hunters = exploiters.Exploiters(run_dir, __file__, checkpoint["retired"] if checkpoint else ())
+    exploiter_runs = exploiter_processes.ExploiterRuns(run_dir, __file__, checkpoint["retired"] if checkpoint else ())
 
     def take_up_exploiters():
-        for model in hunters.newcomers() if not args.opponent else ():
+        for model in exploiter_runs.unseen_models() if not args.opponent else ():
             pool.join(EXPLOITER, model, to_flat(load_model(run_dir / model, args)[0]))
 
     def save_checkpoint():
         state = {
             "agent": agent.state_dict(), "optimizer": optimizer.state_dict(), "scaler": scaler.state_dict(), "average": average.state_dict(),
             "references": [{**reference, "policy": to_flat(reference["policy"])} for reference in references],
-            "pool": pool.state(), "retired": sorted(hunters.known), "snapshots": board.snapshots.clone(),
+            "pool": pool.state(), "retired": sorted(exploiter_runs.known), "snapshots": board.snapshots.clone(),
             "progress": [update, global_step, version, elapsed + time.time() - start_time], "contract_hash": contract.contract_hash(),
             "torch_rng": torch.get_rng_state(), "actor": actor.state_dict() if actor else None,
         }  # fmt: skip
-        run.write_atomically(run_dir / "checkpoint.pt", lambda path: torch.save(state, path))
+        write_atomically(run_dir / "checkpoint.pt", lambda path: torch.save(state, path))
         save_model(run_dir / "model.zip", agent, args)
 
     def evaluate_all(final):
@@ -655,18 +676,18 @@ if __name__ == "__main__":
             metrics |= {"eval/past_worst": min(past), "eval/past_mean": float(np.mean(past)), "eval/past_n": len(past)}
         return metrics
 
-    stopping = run.stop_on_signals()
-    logger = run.Logger(args, run_dir, global_step)
+    stopping = stop_on_signals()
+    logger = Logger(args, run_dir, global_step)
     take_up_exploiters()
     pool.publish(agent, version)
     rollouts = actors.rollouts(args, board, Actor, make_storage, actor)
-    start_time, first_step, consistent, done = time.time(), global_step, True, run.progress(args, global_step, elapsed, update)
+    start_time, first_step, consistent, done = time.time(), global_step, True, progress(args, global_step, elapsed, update)
 
     try:
         wait_start = time.perf_counter()
         for b, results, seconds, dropped, queue_size in gather(rollouts, board, num_rollouts, args, stopping):
             if learner_pid and os.getppid() != learner_pid:
-                raise SystemExit("The run whose exploiter this is has ended.")
+                raise RunFailed("The run whose exploiter this is has ended.")
             wait_time, learn_start = time.perf_counter() - wait_start, time.perf_counter()
             consistent, update = False, update + 1
             order, starts, lengths = cut_chunks(b.key.numpy(), args.sequence_length)
@@ -731,7 +752,7 @@ if __name__ == "__main__":
                 passes += 1
                 if args.target_kl and kl_sum / len(b.key) > args.target_kl:
                     break
-            run.check_finite(losses)
+            check_finite(losses)
             version += 1
 
             # --- the pool: results of the battles that ended, a snapshot now and then, exploiters that are ready
@@ -739,7 +760,10 @@ if __name__ == "__main__":
             is_candidate = args.magnet == "portfolio" and update % args.portfolio_add_interval == 0
             if not args.opponent and (is_candidate or (args.snapshot_frequency and update % args.snapshot_frequency == 0)):
                 newest = pool.join(PAST, f"snapshot_{global_step}", to_flat(agent))
-            hunters.turn(args, update, lambda path: save_model(path, agent, args))
+            exploiter_runs.finish_ended(args.exploiter_win_threshold)
+            if args.train_exploiters and not exploiter_runs.job and update % args.exploiter_check_interval == 0:
+                settings = functools.partial(exploiter_settings, args, update=update)
+                exploiter_runs.start_one(update, lambda path: save_model(path, agent, args), settings)
             take_up_exploiters()
 
             # --- the references move
@@ -758,17 +782,17 @@ if __name__ == "__main__":
             consistent, learn_time = True, time.perf_counter() - learn_start
 
             # --- logs, evaluation, checkpoint
-            done = run.progress(args, global_step, elapsed + time.time() - start_time, update)
+            done = progress(args, global_step, elapsed + time.time() - start_time, update)
             loss_names = "policy_loss value_loss entropy magnet_kl rollout_kl grad_norm old_approx_kl approx_kl clipfrac"
             metrics = {
                 "charts/SPS": (global_step - first_step) / (time.time() - start_time),
                 "charts/learning_rate": lr,
-                **run.loss_metrics(loss_names, losses),
+                **loss_metrics(loss_names, losses),
                 "losses/explained_variance": 1 - float((b_returns - b.values).var() / b_returns.var().clamp(min=1e-8)),
                 "losses/passes": passes,
-                **run.time_metrics(lag, queue_size, seconds, learn_time, wait_time),
+                **time_metrics(lag, queue_size, seconds, learn_time, wait_time),
                 "stats/dropped_rollouts": dropped,
-                **run.result_metrics(results, KINDS),
+                **result_metrics(results, KINDS),
                 "league/size": len(pool.members),
                 "elo/agent": pool.elo,
             }
@@ -778,7 +802,7 @@ if __name__ == "__main__":
             metrics |= {f"curriculum/{name}": share for name, share in zip(KINDS, pool.probabilities().tolist()) if share}
             if len(scores := results[results[:, 0] != SELF, 2]):
                 metrics["charts/episodic_return"] = float(2 * scores.mean() - 1)
-            if best := hunters.best_win_rate():
+            if best := exploiter_runs.best_win_rate():
                 metrics["exploiter/best_win_rate"] = best
             finished = done >= 1.0
             if finished or (args.eval_frequency and update % args.eval_frequency == 0):
@@ -792,7 +816,7 @@ if __name__ == "__main__":
     finally:
         rollouts.close()
         logger.close()
-        hunters.close()
+        exploiter_runs.close()
         if consistent:  # not in the middle of an update, whose half would be neither the old nor the new policy
             save_checkpoint()
         print(f"Checkpoint and model are in {run_dir}; go on with --resume {run_dir}", flush=True)

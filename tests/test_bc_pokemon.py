@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from cleanrl_games import bc_pokemon_impala as script
-from cleanrl_games.envs import run
 from cleanrl_games.envs.pokemon import PokemonEnv, QuestExpert, cache
 from cleanrl_games.envs.pokemon.workers import Workers
+from cleanrl_games.runtime.checkpoints import load_checkpoint
 
 ROOT = Path(__file__).resolve().parents[1]
 torch.set_num_threads(1)  # a second thread costs more than it gives on networks this small, the more so on a busy machine
@@ -276,7 +276,7 @@ def test_resume_goes_on_as_if_nothing_had_happened(tmp_path):
     finish(start(tmp_path / "parts", *flags, "--total-training-steps", 4, "--learning-rate-final", 1e-4))
     finish(start(tmp_path / "parts", "--resume", tmp_path / "parts", "--total-training-steps", 8))
     finish(whole)
-    first, second = (run.load_checkpoint(tmp_path / name) for name in ("whole", "parts"))
+    first, second = (load_checkpoint(tmp_path / name) for name in ("whole", "parts"))
     assert first["progress"][0] == second["progress"][0] == 8 and first["segments"] == second["segments"] and len(first["segments"]) == 3
     for name in ("agent", "target"):
         assert all(torch.equal(tensor, second[name][key]) for key, tensor in first[name].items())
@@ -319,7 +319,7 @@ def test_ctrl_c_leaves_a_checkpoint(tmp_path):
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 0 and "Stopping after this update" in output
-    assert run.load_checkpoint(tmp_path / "run")["progress"][0] >= 1
+    assert load_checkpoint(tmp_path / "run")["progress"][0] >= 1
 
 
 def test_wrong_settings_are_sentences(tmp_path):

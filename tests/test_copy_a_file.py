@@ -31,7 +31,7 @@ def tree(tmp_path_factory):
     (tree / "cleanrl_games").mkdir()
     (tree / "docs").mkdir()
     (tree / "docs" / "copy_a_file.md").write_text(PAGE)
-    for name in ("envs", "tools"):
+    for name in ("envs", "runtime", "tools"):
         (tree / "cleanrl_games" / name).symlink_to(ROOT / "cleanrl_games" / name)
     for name in ("__init__.py", "ppo_osrs_selfplay.py"):
         shutil.copy(ROOT / "cleanrl_games" / name, tree / "cleanrl_games" / name)
@@ -69,7 +69,7 @@ def test_the_experiment_runs(tree):
 
 def test_it_draws_whom_the_agent_rarely_beats(tree):
     script = models.import_script(tree / "cleanrl_games" / "pfsp_osrs_selfplay.py")
-    league = script.League(script.Args(pfsp_power=2.0), script.make_board(script.Args(league_size=2), 3))
+    league = script.League(script.Args(pfsp_power=2.0), script.make_broadcast(script.Args(league_size=2), 3))
     for name in ("easy", "hard"):
         league.join(name, script.torch.zeros(3))
     for _ in range(8):

@@ -17,9 +17,15 @@ import torch
 import yaml
 
 from cleanrl_games import ppo_osrs_selfplay as script
-from cleanrl_games.envs import run
 from cleanrl_games.envs.osrs import NHVecEnv, contract
 from cleanrl_games.envs.osrs.contract import HEAD_OFFSETS, HEAD_SIZES, NUM_HEADS, NUM_LOGITS, NUM_OBS
+from cleanrl_games.runtime import models as runtime_models
+from cleanrl_games.runtime.checkpoints import load_checkpoint
+from cleanrl_games.runtime.device import maybe_compile
+from cleanrl_games.runtime.errors import BadInput, RunFailed
+from cleanrl_games.runtime.files import make_run_folder, write_atomically
+from cleanrl_games.runtime.metrics import wilson
+from cleanrl_games.runtime.settings import parse_args
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = {"hidden_size": 32, "head_size": 16, "num_envs": 8, "num_steps": 24, "minibatch_size": 128, "eval_episodes": 4, "eval_frequency": 0}
@@ -162,7 +168,7 @@ def test_running_statistics_equal_numpys():
 
 def league_of(**changes):
     args = script.Args(**{**SMALL, "league_size": 3, **changes})
-    return script.League(args, script.make_board(args, 4))
+    return script.League(args, script.make_broadcast(args, 4))
 
 
 def test_league_qualities_follow_the_rule():
@@ -180,7 +186,7 @@ def test_league_qualities_follow_the_rule():
     assert league.members[2]["quality"] == 0.0
     league.join("d", torch.ones(4))  # full: the easiest, b, leaves; d gets the highest quality
     assert [member["name"] for member in league.members] == ["a", "c", "d"]
-    assert league.board.snapshots[league.members[2]["row"]].tolist() == [1.0] * 4
+    assert league.broadcast.member_weights[league.members[2]["row"]].tolist() == [1.0] * 4
     assert league_of(self_play="latest").probabilities() == []
 
 
@@ -195,9 +201,9 @@ def test_elo_moves_the_agent_only():
 
 
 def test_wilson_interval():
-    rate, low, high = run.wilson(0.5, 100)
+    rate, low, high = wilson(0.5, 100)
     assert (rate, low, high) == (0.5, pytest.approx(0.4038, abs=1e-4), pytest.approx(0.5962, abs=1e-4))
-    assert run.wilson(1.0, 50)[2] == 1.0 and run.wilson(0.0, 50)[1] == 0.0
+    assert wilson(1.0, 50)[2] == 1.0 and wilson(0.0, 50)[1] == 0.0
 
 
 # ---------------------------------------------------------------------------------------------------------------- actor
@@ -206,8 +212,8 @@ def test_wilson_interval():
 def test_opponents_stay_for_a_whole_fight_and_only_own_rows_are_trained():
     args = script.Args(**{**SMALL, "num_envs": 16, "num_steps": 40, "max_ticks": 25, "scripted_fraction": 0.3, "self_fraction": 0.3})
     actor = script.Actor(args, 0)
-    board = script.make_board(args, len(script.to_flat(actor.agent)))
-    league = script.League(args, board)
+    broadcast = script.make_broadcast(args, len(script.to_flat(actor.agent)))
+    league = script.League(args, broadcast)
     for name in "ab":
         league.join(name, script.to_flat(actor.agent) + 0.01)
     storage, seen = script.make_storage(args), []
@@ -221,7 +227,7 @@ def test_opponents_stay_for_a_whole_fight_and_only_own_rows_are_trained():
     for version in range(3):
         league.publish(actor.agent, version, 0.3)
         seen.clear()
-        actor.rollout(board, storage)
+        actor.rollout(broadcast, storage)
         ended = (storage["terminated"] | storage["truncated"])[..., 0].numpy()
         for t in range(1, args.num_steps):
             for before, after in zip(seen[t - 1], seen[t]):
@@ -248,17 +254,17 @@ def test_opponents_stay_for_a_whole_fight_and_only_own_rows_are_trained():
 def test_a_member_that_is_replaced_in_the_league_stays_itself_in_its_fight():
     args = script.Args(**{**SMALL, "league_size": 1, "self_fraction": 0.0})
     actor = script.Actor(args, 0)
-    board = script.make_board(args, len(script.to_flat(actor.agent)))
-    league = script.League(args, board)
+    broadcast = script.make_broadcast(args, len(script.to_flat(actor.agent)))
+    league = script.League(args, broadcast)
     league.join("a", script.to_flat(actor.agent))
     league.publish(actor.agent, 0, 0.0)
     storage = script.make_storage(args)
-    actor.rollout(board, storage)
+    actor.rollout(broadcast, storage)
     serial = league.members[0]["serial"]
     copied = script.to_flat(actor.members[serial])
     league.join("b", torch.zeros_like(copied))
     league.publish(actor.agent, 1, 0.0)
-    actor.rollout(board, storage)
+    actor.rollout(broadcast, storage)
     assert (actor.member == serial).any() and torch.equal(script.to_flat(actor.members[serial]), copied)
 
 
@@ -285,7 +291,7 @@ def test_resumed_inline_run_equals_the_uninterrupted_one(whole_run, tmp_path):
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert len(metrics_of(folder)) > len(half) >= 2
-    ours, theirs = (run.load_checkpoint(path) for path in (folder, whole_run))
+    ours, theirs = (load_checkpoint(path) for path in (folder, whole_run))
     assert ours["progress"][:3] == theirs["progress"][:3] and ours["league"] == theirs["league"]
     for name, tensor in theirs["agent"].items():
         assert torch.equal(ours["agent"][name], tensor), f"{name} differs"
@@ -319,28 +325,28 @@ def test_run_folder_has_everything(whole_run):
         and metadata["script"] == "ppo_osrs_selfplay.py"
         and metadata["contract_hash"] == contract.contract_hash()
     )
-    checkpoint = run.load_checkpoint(whole_run)
+    checkpoint = load_checkpoint(whole_run)
     assert all(torch.equal(checkpoint["agent"][name], tensor) for name, tensor in agent.state_dict().items())
 
 
 def test_bad_files_get_a_sentence(whole_run, tmp_path):
     for content in (b"", b"not a zip", (whole_run / "model.zip").read_bytes()[:5000]):
         (tmp_path / "model.zip").write_bytes(content)
-        with pytest.raises(SystemExit, match="not a readable model"):
+        with pytest.raises(BadInput, match="not a readable model"):
             script.load_model(tmp_path / "model.zip")
         (tmp_path / "checkpoint.pt").write_bytes(content)
-        with pytest.raises(SystemExit, match="not a readable checkpoint"):
-            run.load_checkpoint(tmp_path)
-    with pytest.raises(SystemExit, match="no checkpoint"):
-        run.load_checkpoint(tmp_path / "nowhere")
-    torch.save(run.load_checkpoint(whole_run) | {"contract_hash": "0123"}, tmp_path / "checkpoint.pt")
-    with pytest.raises(SystemExit, match="contract 0123"):
-        run.load_checkpoint(tmp_path, contract.contract_hash())
-    with pytest.raises(SystemExit, match="start this run with --hidden-size"):
+        with pytest.raises(BadInput, match="not a readable checkpoint"):
+            load_checkpoint(tmp_path)
+    with pytest.raises(BadInput, match="no such file or folder"):
+        load_checkpoint(tmp_path / "nowhere")
+    torch.save(load_checkpoint(whole_run) | {"contract_hash": "0123"}, tmp_path / "checkpoint.pt")
+    with pytest.raises(BadInput, match="contract 0123"):
+        load_checkpoint(tmp_path, contract.contract_hash())
+    with pytest.raises(BadInput, match="start this run with --hidden-size"):
         script.load_model(whole_run, script.Args(**{**SMALL, "hidden_size": 8}))
     other = copy.deepcopy(script.Agent(16, 8))
     script.save_model(tmp_path / "small.zip", other, script.Args(**SMALL))  # settings of another network
-    with pytest.raises(SystemExit, match="another network"):
+    with pytest.raises(BadInput, match="another network"):
         script.load_model(tmp_path / "small.zip")
 
 
@@ -351,29 +357,29 @@ def test_a_full_disk_leaves_the_old_file(tmp_path):
         path.write_text("half")
         raise OSError(28, "No space left on device")
 
-    with pytest.raises(OSError, match="No space"):
-        run.write_atomically(tmp_path / "file", write)
+    with pytest.raises(RunFailed, match="is full"):
+        write_atomically(tmp_path / "file", write)
     assert (tmp_path / "file").read_text() == "old" and len(list(tmp_path.iterdir())) == 1
 
 
 def test_settings_files_and_presets(tmp_path):
     config = tmp_path / "c.yaml"
     config.write_text("learning_rate: 1\nloadouts: [pure, zerker]\npreset: pure\n")
-    args = run.parse_args(script.Args, script.PRESETS, ["--config", str(config), "--seed", "7"])
+    args = parse_args(script.Args, script.PRESETS, ["--config", str(config), "--seed", "7"])
     assert (args.learning_rate, args.loadouts, args.seed, args.self_play) == (1.0, ("pure", "zerker"), 7, "pure")
-    assert run.parse_args(script.Args, script.PRESETS, ["--config", str(config), "--learning-rate", "0.5"]).learning_rate == 0.5
-    assert run.parse_args(script.Args, script.PRESETS, ["--preset", "exploiter", "--self-fraction", "0.1"]).self_fraction == 0.1
-    assert run.parse_args(script.Args, script.PRESETS, ["--preset=core"]).hidden_size == 512
+    assert parse_args(script.Args, script.PRESETS, ["--config", str(config), "--learning-rate", "0.5"]).learning_rate == 0.5
+    assert parse_args(script.Args, script.PRESETS, ["--preset", "exploiter", "--self-fraction", "0.1"]).self_fraction == 0.1
+    assert parse_args(script.Args, script.PRESETS, ["--preset=core"]).hidden_size == 512
     for text, message in (
         ("learning_rte: 1", "did you mean 'learning_rate'"),
-        ("seed: one", "seed should be a int"),
-        ("track: 1", "track should be a bool"),
+        ("seed: one", "seed should be a whole number"),
+        ("track: 1", "track should be true or false"),
         ("- a", "mapping"),
         ("a: [", "Cannot read"),
     ):
         config.write_text(text)
-        with pytest.raises(SystemExit, match=message):
-            run.parse_args(script.Args, script.PRESETS, ["--config", str(config)])
+        with pytest.raises(BadInput, match=message):
+            parse_args(script.Args, script.PRESETS, ["--config", str(config)])
 
 
 def children_of(process):
@@ -394,26 +400,34 @@ def updates_in(folder):
 
 def test_compile_says_when_it_has_no_effect(monkeypatch, capsys):
     function, device = lambda x: x, torch.device("cpu")
-    assert run.compiled(script.Args(), function, device) is function and not capsys.readouterr().out
-    assert run.compiled(script.Args(compile=True), function, device, "the LSTM is unrolled by hand") is function
+    assert maybe_compile(script.Args(), function, device) is function and not capsys.readouterr().out
+    assert maybe_compile(script.Args(compile=True), function, device, "the LSTM is unrolled by hand") is function
     assert "--compile falls back to off: the LSTM is unrolled by hand." in capsys.readouterr().out
-    monkeypatch.setattr(run.shutil, "which", lambda name: None)
-    assert run.compiled(script.Args(compile=True), function, device) is function and "C++ compiler" in capsys.readouterr().out
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert maybe_compile(script.Args(compile=True), function, device) is function and "C++ compiler" in capsys.readouterr().out
 
 
-def test_killed_worker_ends_the_run_with_its_name_and_a_checkpoint(tmp_path):
+def test_a_killed_actor_is_replaced_and_the_third_within_a_minute_ends_the_run(tmp_path):
     folder = tmp_path / "run"
     process = start(folder, "--num-workers", 2, "--sharing", "file_system")
+
+    def workers():
+        return [child for child in children_of(process) if "spawn_main" in " ".join(child.cmdline())]
+
     wait_for(lambda: updates_in(folder) >= 2)
-    workers = [child for child in children_of(process) if "spawn_main" in " ".join(child.cmdline())]
-    assert len(workers) == 2
-    killed = time.time()
-    workers[1].send_signal(signal.SIGKILL)
-    output = finish(process, code=1, seconds=30)
-    assert time.time() - killed < 30
-    assert f"pid {workers[1].pid}) died" in output and "--resume" in output
-    assert run.load_checkpoint(folder)["progress"][0] >= 2
-    assert not any(psutil.pid_exists(worker.pid) and worker.status() != psutil.STATUS_ZOMBIE for worker in workers)
+    assert len(workers()) == 2
+    for _ in range(2):
+        before = workers()
+        before[-1].send_signal(signal.SIGKILL)
+        wait_for(lambda before=before: len(workers()) == 2 and before[-1] not in workers())
+        seen = updates_in(folder)
+        wait_for(lambda seen=seen: updates_in(folder) >= seen + 2)
+    pid = workers()[0].pid
+    workers()[0].send_signal(signal.SIGKILL)
+    output = finish(process, code=1, seconds=60)
+    assert output.count("died (pid") == 3 and f"died (pid {pid}" in output
+    assert "Three actor processes died within a minute" in output and "--resume" in output and "Traceback" not in output
+    assert load_checkpoint(folder)["progress"][0] >= 2
 
 
 def test_ctrl_c_leaves_a_checkpoint_and_no_process(tmp_path):
@@ -424,7 +438,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_no_process(tmp_path):
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole group
     output = finish(process, seconds=60)
     assert "Stopping after this update" in output and "TensorBoard: http://127.0.0.1:" in output
-    checkpoint = run.load_checkpoint(folder)
+    checkpoint = load_checkpoint(folder)
     assert checkpoint["progress"][0] == updates_in(folder)
     alive = psutil.wait_procs(family, timeout=30)[1]  # TensorBoard's last process takes a moment
     assert not [member for member in alive if member.status() != psutil.STATUS_ZOMBIE]
@@ -443,8 +457,9 @@ def test_an_actor_ends_with_its_learner(tmp_path):
 def test_an_actors_error_is_shown(tmp_path):
     bad = tmp_path / "loadouts.yaml"
     bad.write_text("mine: {title: x}")
-    output = finish(start(tmp_path / "run", "--num-workers", 1, "--loadout-file", bad, "--loadouts", "mine"), code=1)
-    assert "Actor process 0 failed" in output and "mine.fight: this field is missing" in output
+    output = finish(start(tmp_path / "run", "--num-workers", 1, "--loadout-file", bad, "--loadouts", "mine", "--debug"), code=1)
+    assert "Actor process 0 died (Traceback" in output and "mine.fight: this field is missing" in output
+    assert "Three actor processes died within a minute" in output
 
 
 def test_amp_compute_and_tracking_offline(tmp_path):
@@ -459,7 +474,7 @@ def test_exploiter_joins_the_league_of_its_opponent(whole_run, tmp_path):
     target = tmp_path / "target"
     finish(start(target, "--num-workers", 0, "--total-timesteps", 400, "--league-size", 2))
     finish(start(tmp_path / "exploiter", "--num-workers", 0, "--total-timesteps", 800, "--preset", "exploiter", "--opponent", target))
-    assert run.load_checkpoint(tmp_path / "exploiter")["league"][0][0]["name"] == "target"
+    assert load_checkpoint(tmp_path / "exploiter")["league"][0][0]["name"] == "target"
     assert [path.name for path in (target / "exploiters").iterdir()] == ["exploiter.zip"]
 
     def members_at(steps):
@@ -473,12 +488,12 @@ def test_exploiter_joins_the_league_of_its_opponent(whole_run, tmp_path):
             "1",
         ]
         subprocess.run([sys.executable, *words], cwd=ROOT, check=True, capture_output=True)
-        return [member["name"] for member in run.load_checkpoint(target)["league"][0]]
+        return [member["name"] for member in load_checkpoint(target)["league"][0]]
 
-    first = run.load_checkpoint(target)["progress"][1]
+    first = load_checkpoint(target)["progress"][1]
     assert members_at(first + 1)[1:] == ["exploiter.zip"]
     assert "exploiter.zip" not in members_at(first + 1600), "it left for newer ones, and did not come back"
-    output = finish(start(tmp_path / "none", "--self-play", "target"), code=1)
+    output = finish(start(tmp_path / "none", "--self-play", "target"), code=2)
     assert "--opponent" in output
 
 
@@ -525,7 +540,26 @@ def test_a_model_names_the_script_as_it_was_when_the_run_began(tmp_path):
     """Somebody edits the file while it trains: what runs is what was read at the start, and so is the script beside the model."""
     file, args = tmp_path / "experiment.py", script.Args(run_dir=str(tmp_path / "run"))
     file.write_text("first = 1\n")
-    folder = run.make_run_folder(args, file)
+    folder = make_run_folder(args, file)
     file.write_text("second = 2\n")
-    run.save_model(folder / "model.zip", {}, {}, {}, args, file)
-    assert run.read_model(folder)[1]["script_hash"] == run.file_hash(folder / "script.py") != run.file_hash(file)
+    runtime_models.save_model(folder / "model.zip", {}, {}, {}, args, file)
+    assert (folder / "script.py").read_text() == "first = 1\n"
+    assert runtime_models.read_model(folder)[1]["network_hash"] == runtime_models.network_hash("first = 1")
+
+
+def test_a_model_is_tied_to_its_network_and_to_nothing_else():
+    source = Path(script.__file__).read_text()
+    own = runtime_models.network_hash(source)
+    start, end = source.index("# --8<-- [start:osrs_network]"), source.index("# --8<-- [end:osrs_network]")
+    assert runtime_models.network_hash(source[:end] + source[end:].replace("ent_coef", "entropy")) == own, "the learner may change"
+    assert runtime_models.network_hash(source[:start].replace("0.995", "0.9") + source[start:]) == own, "so may settings"
+    commented = source[:end].replace("def value(", "# what the fight is worth\n    def value(") + source[end:]
+    assert runtime_models.network_hash(commented) == own, "a comment makes no other network"
+    for old, new in (
+        ("nn.ReLU()", "nn.Tanh()"),
+        ("clamp(-5, 5)", "clamp(-9, 9)"),
+        ("argmax(-1, keepdim=True)", "argmin(-1, keepdim=True)"),
+    ):
+        assert old in source[start:end]
+        changed = source[:start] + source[start:end].replace(old, new) + source[end:]
+        assert runtime_models.network_hash(changed) != own, f"{old} plays another policy"

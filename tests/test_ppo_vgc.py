@@ -17,10 +17,13 @@ import torch
 import yaml
 
 from cleanrl_games import ppo_vgc_mdbo as script
-from cleanrl_games.envs import run, sharing
 from cleanrl_games.envs.vgc import choices, contract, layers, mdbo
 from cleanrl_games.envs.vgc.vec_env import FINISHED, Batch
 from cleanrl_games.envs.vgc.vocabulary import INTS, LAYOUT
+from cleanrl_games.runtime import models as runtime_models
+from cleanrl_games.runtime import shared_memory
+from cleanrl_games.runtime.checkpoints import load_checkpoint
+from cleanrl_games.runtime.errors import BadInput
 
 ROOT = Path(__file__).resolve().parents[1]
 torch.set_num_threads(1)  # networks this small only wait for a second thread
@@ -373,14 +376,14 @@ def test_league_qualities_follow_the_rule():
 
 
 def test_sharing_chooses_files_when_shared_memory_is_small(monkeypatch, capsys):
-    assert sharing.choose_sharing("shared_memory", 1 << 60) == "shared_memory"
-    monkeypatch.setattr(sharing.shutil, "disk_usage", lambda path: SimpleNamespace(free=1 << 20))
-    assert sharing.choose_sharing("auto", 1 << 19) == "shared_memory"
-    assert sharing.choose_sharing("auto", 1 << 20) == "file_system" and "--sharing file_system" in capsys.readouterr().out
+    assert shared_memory.choose_sharing("shared_memory", 1 << 60) == "shared_memory"
+    monkeypatch.setattr(shared_memory.shutil, "disk_usage", lambda path: SimpleNamespace(free=1 << 20))
+    assert shared_memory.choose_sharing("auto", 1 << 19) == "shared_memory"
+    assert shared_memory.choose_sharing("auto", 1 << 20) == "file_system" and "--sharing file_system" in capsys.readouterr().out
 
 
 def test_mapped_tensors_are_shared_and_a_full_disk_is_a_sentence(monkeypatch):
-    tensor = sharing.mapped(torch.zeros(5, 3, dtype=torch.int16))
+    tensor = shared_memory.mapped(torch.zeros(5, 3, dtype=torch.int16))
     make, arguments = tensor.__reduce_ex__(2)
     other = make(*arguments)
     other[2] = 7
@@ -390,22 +393,22 @@ def test_mapped_tensors_are_shared_and_a_full_disk_is_a_sentence(monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(SystemExit, match="no room for"):
-        sharing.mapped(torch.zeros(5))
+    with pytest.raises(BadInput, match="no room for"):
+        shared_memory.mapped(torch.zeros(5))
 
 
 def save(path, args, **metadata):
     agent = script.make_agent(vars(args))
     script.save_model(path, agent, args)
     if metadata:
-        weights, found = run.read_model(path)
+        weights, found = runtime_models.read_model(path)
         found.pop("args")
-        run.save_model(path, weights, {}, {**found, **metadata}, args, script.__file__)
+        runtime_models.save_model(path, weights, {}, {**found, **metadata}, args, script.__file__)
     return agent
 
 
 def take_over(agent, path):
-    run.take_over(agent, path, "--bc-model", script.contract.contract_hash(), script.contract.ACTION_SPACE)
+    runtime_models.load_matching_weights(agent, path, "--bc-model", script.contract.contract_hash(), script.contract.ACTION_SPACE)
 
 
 def test_bc_model_reports_every_tensor_and_refuses_other_games(tmp_path, capsys):
@@ -427,22 +430,22 @@ def test_bc_model_reports_every_tensor_and_refuses_other_games(tmp_path, capsys)
         assert torch.equal(tensor, model.state_dict()[name] if fits else before[name])
 
     save(tmp_path / "actions.zip", args, action_space="flat-2025")
-    with pytest.raises(SystemExit, match="action space is flat-2025, not mdbo-2025-90"):
+    with pytest.raises(BadInput, match="action space is flat-2025, not mdbo-2025-90"):
         take_over(agent, tmp_path / "actions.zip")
     save(tmp_path / "columns.zip", args, contract_hash="0123")
-    with pytest.raises(SystemExit, match="contract 0123"):
+    with pytest.raises(BadInput, match="contract 0123"):
         take_over(agent, tmp_path / "columns.zip")
     (tmp_path / "broken.zip").write_bytes((tmp_path / "same.zip").read_bytes()[:3000])
-    with pytest.raises(SystemExit, match="not a readable model"):
+    with pytest.raises(BadInput, match="not a readable model"):
         take_over(agent, tmp_path / "broken.zip")
-    with pytest.raises(SystemExit, match="There is no model"):
+    with pytest.raises(BadInput, match="There is no model"):
         script.load_model(tmp_path / "nowhere.zip")
 
 
 def test_bad_settings_get_a_sentence():
-    with pytest.raises(SystemExit, match="sum to more than 1"):
+    with pytest.raises(BadInput, match="sum to more than 1"):
         script.check_args(small_args(random_fraction=0.5, heuristics_fraction=0.6))
-    with pytest.raises(SystemExit, match="12 seats"):
+    with pytest.raises(BadInput, match="12 seats"):
         script.check_args(small_args(buffer_size=11))
 
 
@@ -508,7 +511,7 @@ def test_resumed_inline_run_equals_the_uninterrupted_one(whole_run, tmp_path):
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert len(metrics_of(folder)) > half >= 2
-    ours, theirs = (run.load_checkpoint(path) for path in (folder, whole_run))
+    ours, theirs = (load_checkpoint(path) for path in (folder, whole_run))
     assert ours["progress"][:3] == theirs["progress"][:3] and ours["league"] == theirs["league"]
     for name, tensor in theirs["agent"].items():
         assert torch.equal(ours["agent"][name], tensor), f"{name} differs"
@@ -537,7 +540,7 @@ def test_run_folder_has_everything(whole_run):
     assert len(kept) == 2 and int(kept[1].stem) == last["global_step"]
     agent, metadata = script.load_model(whole_run)
     assert (metadata["game"], metadata["action_space"], metadata["battle_format"]) == ("vgc", contract.ACTION_SPACE, "gen9vgc2023regc")
-    checkpoint = run.load_checkpoint(whole_run)
+    checkpoint = load_checkpoint(whole_run)
     assert all(torch.equal(checkpoint["agent"][name], tensor) for name, tensor in agent.state_dict().items())
 
 
@@ -571,7 +574,7 @@ def test_a_killed_simulator_is_replaced_and_a_killed_worker_ends_the_run(tmp_pat
     worker.kill()
     output = finish(process, code=1, seconds=60)
     assert f"Node process {node.pid} ended (killed by SIGKILL)" in output and f"pid {worker.pid}) died" in output and "--resume" in output
-    assert run.load_checkpoint(folder)["progress"][0] >= before + 3
+    assert load_checkpoint(folder)["progress"][0] >= before + 3
     assert_gone(family)
 
 
@@ -583,5 +586,5 @@ def test_ctrl_c_leaves_a_checkpoint_and_no_process(tmp_path):
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole group
     output = finish(process, seconds=90)
     assert "Stopping after this update" in output and "Node process" not in output
-    assert run.load_checkpoint(folder)["progress"][0] == len(metrics_of(folder))
+    assert load_checkpoint(folder)["progress"][0] == len(metrics_of(folder))
     assert_gone(family)

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from cleanrl_games import ppo_osrs_selfplay, rnad_vgc_portfolio
-from cleanrl_games.envs import run
+from cleanrl_games.runtime.settings import check_settings
 from cleanrl_games.tools import profiler
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,7 +32,7 @@ def test_candidates_are_settings_of_the_script(script, players):
     found = profiler.candidates(defaults, 4)
     assert len(found) >= 6 and {name for setting in found for name in setting} >= {"num_workers", players}
     for setting in found:
-        run.check_settings(script.Args, setting, "a candidate")
+        check_settings(script.Args, setting, "a candidate")
         assert any(defaults[name] != value for name, value in setting.items())
 
 

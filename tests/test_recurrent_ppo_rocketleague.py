@@ -17,8 +17,10 @@ import RocketSim
 import torch
 
 from cleanrl_games import recurrent_ppo_rocketleague as script
-from cleanrl_games.envs import inference, run
 from cleanrl_games.envs.rocketleague import NUM_ACTIONS, NUM_OBS, contract, ratings
+from cleanrl_games.runtime import central_inference
+from cleanrl_games.runtime.checkpoints import load_checkpoint
+from cleanrl_games.runtime.errors import BadInput
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = {
@@ -255,15 +257,15 @@ def test_the_learners_unroll_gives_the_actors_log_probs(recurrent, where, monkey
     args, actor, board, league, s = actor_of(recurrent=recurrent, inference=where, num_workers=1)
     with contextlib.ExitStack() as stack:
         if where == "central":
-            board.seats, others = inference.seats_of(args, script.make_storage)
+            board.seats, others = central_inference.seats_of(args, script.make_storage)
             job = (args, board, script.make_agent, torch.device("cpu"))
-            stack.enter_context(inference.process_of(inference.inference_main, job, others))
+            stack.enter_context(central_inference.process_of(central_inference.inference_main, job, others))
         for _ in range(2):
             league.join("past", script.to_flat(actor.agent) + 0.01)
         for version in range(2):  # the second begins in the middle of games, with memories that are not empty
             league.publish(actor.agent, version, 4, script.stage_rewards(args, 4, 0), 0.5)
             actor.rollout(board, s)
-    assert isinstance(actor.policy, inference.CentralAgent if where == "central" else script.Agent)
+    assert isinstance(actor.policy, central_inference.CentralAgent if where == "central" else script.Agent)
     ended = s["terminated"] | s["truncated"]
     assert ended.any() and (s["states"][0].abs().sum() > 0 or recurrent == "none")
     chunks, length = args.rollout_steps // args.sequence_length, args.sequence_length
@@ -381,7 +383,7 @@ def test_resumed_inline_run_equals_the_uninterrupted_one(whole_run, tmp_path):
     finish(start(folder, *WHOLE, "--total-timesteps", course[7]["global_step"]))
     assert len(metrics_of(folder)) == 8
     finish(start(folder, "--total-timesteps", 9_000, resume=True))
-    ours, theirs = (run.load_checkpoint(path) for path in (folder, whole_run))
+    ours, theirs = (load_checkpoint(path) for path in (folder, whole_run))
     assert ours["progress"][:3] == theirs["progress"][:3] and ours["curriculum"] == theirs["curriculum"]
     assert ours["league"] == theirs["league"] and len(theirs["league"][0]) > 3
     for name, tensor in theirs["agent"].items():
@@ -410,16 +412,16 @@ def test_run_folder_has_everything(whole_run):
         assert name in last
     agent, metadata = script.load_model(whole_run)
     assert (metadata["game"], metadata["stage"], metadata["contract_hash"]) == ("rocketleague", "1v1", contract.contract_hash())
-    checkpoint = run.load_checkpoint(whole_run)
+    checkpoint = load_checkpoint(whole_run)
     assert all(torch.equal(checkpoint["agent"][name], tensor) for name, tensor in agent.state_dict().items())
 
 
 def test_other_versions_and_senseless_settings_get_a_sentence(whole_run, tmp_path, monkeypatch):
     monkeypatch.setattr(contract, "contract_hash", lambda: "other")
-    with pytest.raises(SystemExit, match="it cannot play here"):
+    with pytest.raises(BadInput, match="it cannot play here"):
         script.load_model(whole_run)
     (tmp_path / "config.yaml").write_text((whole_run / "config.yaml").read_text())
-    checkpoint = run.load_checkpoint(whole_run)
+    checkpoint = load_checkpoint(whole_run)
     torch.save({**checkpoint, "contract_hash": "0123456789abcdef"}, tmp_path / "checkpoint.pt")
     runs = [
         (start(tmp_path, resume=True), "sees and does other things (contract 0123456789abcdef"),
@@ -439,7 +441,7 @@ def test_a_run_that_diverges_ends_in_a_sentence_and_keeps_its_last_good_state(tm
         code=1,
     )
     assert "The loss is not finite" in output and "Traceback" not in output
-    kept = run.load_checkpoint(tmp_path / "run")["agent"].values()
+    kept = load_checkpoint(tmp_path / "run")["agent"].values()
     assert all(torch.isfinite(tensor).all() for tensor in kept)
 
 
@@ -464,7 +466,7 @@ def test_central_inference_serves_all_actors_and_its_death_ends_the_run(tmp_path
     server.send_signal(signal.SIGKILL)
     output = finish(process, code=1)
     assert "The inference process has ended" in output and "--resume" in output
-    assert run.load_checkpoint(folder)["progress"][0] >= 6
+    assert load_checkpoint(folder)["progress"][0] >= 6
     assert "falls back to worker" in finish(start(tmp_path / "b", "--num-workers", 0, "--inference", "central", "--total-timesteps", 1))
 
 
@@ -475,4 +477,4 @@ def test_killed_worker_ends_the_run_with_its_name_and_a_checkpoint(tmp_path):
     worker.send_signal(signal.SIGKILL)
     output = finish(process, code=1)
     assert f"pid {worker.pid}) died" in output and "--resume" in output
-    assert run.load_checkpoint(folder)["progress"][0] >= 2
+    assert load_checkpoint(folder)["progress"][0] >= 2

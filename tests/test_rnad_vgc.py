@@ -15,7 +15,10 @@ import pytest
 import torch
 
 from cleanrl_games import rnad_vgc_portfolio as script
-from cleanrl_games.envs import exploiters, run
+from cleanrl_games.runtime import exploiter_processes
+from cleanrl_games.runtime.checkpoints import load_checkpoint
+from cleanrl_games.runtime.errors import BadInput
+from cleanrl_games.runtime.settings import parse_args
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = {
@@ -200,11 +203,11 @@ def test_words_and_settings(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def parsed(*words):
-        return run.parse_args(script.Args, {}, words, script.ALIASES)
+        return parse_args(script.Args, {}, words, script.ALIASES)
 
     args = parsed("--lr", "1e-3", "--players-per-worker=8", "--team-pool-path", "x")
     assert (args.learning_rate, args.num_battles, args.teams) == (1e-3, 8, ("x",))
-    with pytest.raises(SystemExit, match="no run of rnad_vgc_portfolio"):
+    with pytest.raises(BadInput, match="no run of rnad_vgc_portfolio"):
         parsed("--resume")
     for number, name in enumerate(("vgc__rnad_vgc_portfolio__1__100", "vgc__rnad_vgc_portfolio__1__200", "vgc__other__1__300")):
         (tmp_path / "runs" / name).mkdir(parents=True)
@@ -214,15 +217,15 @@ def test_words_and_settings(tmp_path, monkeypatch):
     args = parsed("--resume", "--seed", "2")
     assert (args.resume, args.seed, args.num_battles) == ("runs/vgc__rnad_vgc_portfolio__1__200", 2, 5)
     assert parsed("--checkpoint", "runs/vgc__rnad_vgc_portfolio__1__100").resume == "runs/vgc__rnad_vgc_portfolio__1__100"
-    with pytest.raises(SystemExit, match="sum to more than 1"):
+    with pytest.raises(BadInput, match="sum to more than 1"):
         script.check_args(script.Args(heuristics_fraction=0.9))
-    with pytest.raises(SystemExit, match="--buffer-size 16"):
+    with pytest.raises(BadInput, match="--buffer-size 16"):
         script.check_args(script.Args(buffer_size=16))
-    with pytest.raises(SystemExit, match="Unknown battle format 'gen9vgc1999'"):
+    with pytest.raises(BadInput, match="Unknown battle format 'gen9vgc1999'"):
         script.check_args(script.Args(battle_format="gen9vgc1999"))
     (tmp_path / "exploiter_registry.json").write_text('{"exploiters": [')
-    with pytest.raises(SystemExit, match="not a readable registry"):
-        exploiters.read_registry(tmp_path)
+    with pytest.raises(BadInput, match="not a readable registry"):
+        exploiter_processes.read_registry(tmp_path)
 
 
 # ------------------------------------------------------------------------------------------------------------------- runs
@@ -238,7 +241,7 @@ def test_resumed_inline_run_equals_the_uninterrupted_one(tmp_path):
     done = subprocess.run(command("--resume", tmp_path / "half", "--max-updates", 5), cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     finish(whole)
-    ours, theirs = (run.load_checkpoint(tmp_path / name) for name in ("half", "whole"))
+    ours, theirs = (load_checkpoint(tmp_path / name) for name in ("half", "whole"))
     assert ours["progress"][:3] == theirs["progress"][:3] and ours["progress"][0] == 5
     assert ours["pool"][:3] == theirs["pool"][:3] and torch.equal(ours["pool"][4], theirs["pool"][4])
     assert [reference["name"] for reference in ours["references"]] == [reference["name"] for reference in theirs["references"]]
@@ -297,7 +300,7 @@ def test_whatever_is_killed_nothing_hangs_and_nothing_registered_is_lost(tmp_pat
     worker.send_signal(signal.SIGKILL)
     output = finish(process, code=1)
     assert f"pid {worker.pid}) died" in output and "--resume" in output
-    checkpoint = run.load_checkpoint(folder)
+    checkpoint = load_checkpoint(folder)
     assert {entry["model"] for entry in kept if entry["in_pool"]} <= {member["name"] for member in checkpoint["pool"][0]}
 
 

@@ -20,9 +20,9 @@ import numpy as np
 import pytest
 import torch
 
-from cleanrl_games.envs import run
 from cleanrl_games.envs.osrs import Baseline, NHVecEnv, match
 from cleanrl_games.envs.osrs.contract import HEAD_OFFSETS, HEAD_SIZES, NUM_HEADS, NUM_LOGITS, NUM_OBS
+from cleanrl_games.runtime.models import network_hash
 from cleanrl_games.tools import evaluate, models, serve_osrs
 
 ROOT = Path(__file__).parents[1]
@@ -147,7 +147,7 @@ def test_broken_models_are_refused_in_a_sentence(folder, tmp_path):
         (zipped("b.zip", metadata=None, obs_rms=None), "has no metadata.json and no obs_rms.npz"),
         (zipped("c.zip", metadata=b"{"), "not a readable model.zip"),
         (zipped("d.zip", metadata=b"[]"), "should be a JSON object"),
-        (zipped("e.zip", metadata=metadata_of(good, script_hash=7)), "'script_hash' as a str, found 7"),
+        (zipped("e.zip", metadata=metadata_of(good, network_hash=7)), "'network_hash' as a str, found 7"),
         (zipped("f.zip", metadata=metadata_of(good, game="chess")), "model of 'chess'"),
         (zipped("g.zip", metadata=metadata_of(good, contract_hash="0" * 16)), "trained on contract 0000"),
         (zipped("h.zip", policy=pickle.dumps(Explosive(marker))), "h.zip"),
@@ -169,12 +169,14 @@ def test_broken_models_are_refused_in_a_sentence(folder, tmp_path):
 
 def test_another_scripts_code_runs_only_when_trusted(folder, tmp_path, monkeypatch):
     marker = tmp_path / "executed"
-    source = SCRIPT.read_text() + f"\nPath({str(marker)!r}).touch()\n"
+    source = SCRIPT.read_text().replace("clamp(-5, 5)", "clamp(-6, 6)") + f"\nPath({str(marker)!r}).touch()\n"
     copy, path = tmp_path / "script.py", tmp_path / "model.zip"
     copy.write_text(source)
-    rewrite(folder / "model.zip", path, metadata=metadata_of(folder / "model.zip", script_hash=run.file_hash(copy)))
+    rewrite(folder / "model.zip", path, metadata=metadata_of(folder / "model.zip", network_hash=network_hash(copy.read_text())))
 
-    with pytest.raises(models.ModelError, match=r"no script in cleanrl_games/ has that hash.*add --trust-source.*or check out the commit"):
+    with pytest.raises(
+        models.ModelError, match=r"no script in cleanrl_games/ has that network.*add --trust-source.*or check out the commit"
+    ):
         models.load(path)
     assert not marker.exists()
 
@@ -196,7 +198,7 @@ def test_another_scripts_code_runs_only_when_trusted(folder, tmp_path, monkeypat
     monkeypatch.chdir(earlier.parent)
     assert models.load("100.zip", trust_source=True).script is trusted.script
 
-    copy.write_text(source + "# changed since\n")
+    copy.write_text(source.replace("clamp(-6, 6)", "clamp(-7, 7)"))
     marker.unlink()
     with pytest.raises(models.ModelError, match="is not it either"):
         models.load(path, trust_source=True)
@@ -206,7 +208,7 @@ def test_another_scripts_code_runs_only_when_trusted(folder, tmp_path, monkeypat
     assert not marker.exists()
 
     copy.write_text("import a_shim_that_is_gone")
-    rewrite(folder / "model.zip", path, metadata=metadata_of(folder / "model.zip", script_hash=run.file_hash(copy)))
+    rewrite(folder / "model.zip", path, metadata=metadata_of(folder / "model.zip", network_hash=network_hash(copy.read_text())))
     with pytest.raises(models.ModelError, match=r"cannot be imported here \(ModuleNotFoundError"):
         models.load(path, trust_source=True)
 

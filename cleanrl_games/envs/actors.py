@@ -14,7 +14,7 @@ import traceback
 import torch
 import torch.multiprocessing as mp
 
-from cleanrl_games.envs import cluster, sharing
+from cleanrl_games.runtime import ray_actors, shared_memory
 
 
 def rollouts(args, board, actor_class, make_storage, actor=None):
@@ -24,7 +24,7 @@ def rollouts(args, board, actor_class, make_storage, actor=None):
     if actor:
         return inline_rollouts(args, board, actor, make_storage)
     if args.ray_address:
-        return cluster.ray_rollouts(args, board, actor_class, make_storage)
+        return ray_actors.ray_rollouts(args, board, actor_class, make_storage)
     return process_rollouts(args, board, actor_class, make_storage)
 
 
@@ -38,7 +38,8 @@ def inline_rollouts(args, board, actor, make_storage):
 def process_rollouts(args, board, actor_class, make_storage):
     context = mp.get_context("spawn")
     slots = [
-        {name: sharing.share(tensor, args.sharing) for name, tensor in make_storage(args).items()} for _ in range(2 * args.num_workers)
+        {name: shared_memory.share(tensor, args.sharing) for name, tensor in make_storage(args).items()}
+        for _ in range(2 * args.num_workers)
     ]
     free, full = [context.Queue() for _ in range(args.num_workers)], context.Queue()
     workers = [

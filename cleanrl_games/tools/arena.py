@@ -32,7 +32,9 @@ import torch
 import tyro
 from scipy import optimize
 
-from cleanrl_games.envs import run
+from cleanrl_games.runtime.errors import first_line
+from cleanrl_games.runtime.files import file_hash, write_atomically
+from cleanrl_games.runtime.metrics import wilson
 from cleanrl_games.tools import evaluate, models
 
 ELO = 400 / np.log(10)  # rating points per unit of log-odds
@@ -180,7 +182,7 @@ def analyse(counts, anchor=None):
     elo, spread = anchored(*bradley_terry(scores, games), anchor)
     low, high = np.zeros((n, n)), np.ones((n, n))
     for i, j in np.argwhere(games > 0):
-        _, low[i, j], high[i, j] = run.wilson(payoffs[i, j], games[i, j])
+        _, low[i, j], high[i, j] = wilson(payoffs[i, j], games[i, j])
     mixture, (mass_low, mass_high) = nash(payoffs), nash_interval(counts)
     against = np.where(np.eye(n, dtype=bool) | (games == 0), 2.0, payoffs)  # nobody is a response to himself
     mu, sigma = openskill_ratings(counts)
@@ -288,9 +290,7 @@ def game_hash(game):
 
 def identities(players):
     """Who a name is: a model by the hash of its file, a scripted player by its name."""
-    return {
-        name: run.file_hash(player.path) if isinstance(player, models.Model) else f"scripted {name}" for name, player in players.items()
-    }
+    return {name: file_hash(player.path) if isinstance(player, models.Model) else f"scripted {name}" for name, player in players.items()}
 
 
 class Book:
@@ -312,9 +312,7 @@ class Book:
                     raise KeyError("a pairing's results")
                 self.changed = [name for name in who if name in before and before[name] != who[name]]
             except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise models.ModelError(
-                    f"{self.path} is not an arena's results ({run.first_line(error)}): choose another --output."
-                ) from None
+                raise models.ModelError(f"{self.path} is not an arena's results ({first_line(error)}): choose another --output.") from None
             if told != game:
                 raise models.ModelError(f"{folder} is an arena of {told}, these players are of {game}: choose another --output.")
 
@@ -336,7 +334,7 @@ class Book:
     def save(self):
         # Results of other settings and of players left out this time stay in the file, for when they are wanted again.
         content = {"game": self.game, "settings": self.settings, "players": self.who, "pairings": list(self.known.values())}
-        run.write_atomically(self.path, lambda path: path.write_text(json.dumps(content, indent=1) + "\n"))
+        write_atomically(self.path, lambda path: path.write_text(json.dumps(content, indent=1) + "\n"))
 
     def counts(self, names):
         counts = np.zeros((len(names), len(names), 3), np.int64)
@@ -405,7 +403,7 @@ def write_csv(path, rows):
     writer = csv.DictWriter(text, rows[0].keys(), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    run.write_atomically(path, lambda temporary: temporary.write_text(text.getvalue()))
+    write_atomically(path, lambda temporary: temporary.write_text(text.getvalue()))
 
 
 def shorten(name, length=28):
@@ -434,7 +432,7 @@ def heatmap(path, names, found, title):
     axis.set_title(title, fontsize=10)
     figure.colorbar(shown, ax=axis, label="score of the row's player")
     figure.tight_layout()
-    run.write_atomically(path, lambda temporary: figure.savefig(temporary, format="png", dpi=110))
+    write_atomically(path, lambda temporary: figure.savefig(temporary, format="png", dpi=110))
     plt.close(figure)
 
 
@@ -446,7 +444,7 @@ def write_results(folder, names, book, args):
     total = len(names) * (len(names) - 1) // 2
     title += "" if len(book.results) == total else f" ({len(book.results)} of {total} pairings)"
     rows, text = ratings_table(names, found), markdown(names, found, title)
-    run.write_atomically(folder / "arena.md", lambda path: path.write_text(text))
+    write_atomically(folder / "arena.md", lambda path: path.write_text(text))
     write_csv(folder / "ratings.csv", rows)
     pairs = [(i, j) for i in best for j in best if i != j and found["games"][i, j]]
     columns = {"score": "payoffs", "low": "low", "high": "high"}

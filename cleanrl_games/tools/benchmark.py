@@ -19,7 +19,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
-from cleanrl_games.envs import run
+from cleanrl_games.runtime.files import write_atomically
 from cleanrl_games.tools import report
 
 TABLE = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
@@ -205,7 +205,7 @@ def learn(names, folder, share=1.0):
         if share < 1:
             strange = [row for row in judged if isinstance(row["value"], float) and not math.isfinite(row["value"])]
             judged, problems = [{**row, "ok": None} for row in judged], [f"{name}: {row['measure']} is not finite" for row in strange]
-        run.write_atomically(own / "measures.json", lambda path, figures=figures: path.write_text(json.dumps(figures, indent=1) + "\n"))
+        write_atomically(own / "measures.json", lambda path, figures=figures: path.write_text(json.dumps(figures, indent=1) + "\n"))
         result["figures"] = figures if "tool" in entry else {}
         yield {**result, **said, "judged": judged, "problems": problems}
 
@@ -258,7 +258,7 @@ def plot_curves(history, names, path, title):
         axis.ticklabel_format(axis="x", style="sci", scilimits=(6, 6))
     figure.suptitle(f"{title} · {history[-1]['global_step']:,} steps in {history[-1]['time'] / 60:.1f} minutes")
     figure.tight_layout()
-    run.write_atomically(path, lambda temporary: figure.savefig(temporary, format="png", dpi=100))
+    write_atomically(path, lambda temporary: figure.savefig(temporary, format="png", dpi=100))
     plt.close(figure)
 
 

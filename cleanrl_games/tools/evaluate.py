@@ -24,7 +24,9 @@ import numpy as np
 import torch
 import tyro
 
-from cleanrl_games.envs import run
+from cleanrl_games.runtime.files import write_atomically
+from cleanrl_games.runtime.metrics import wilson
+from cleanrl_games.runtime.settings import check_settings
 from cleanrl_games.tools import models
 
 
@@ -100,7 +102,7 @@ def osrs_matches(player, opponent, episodes, args, video, progress):
 
     # The judged model fights as it was trained; a scripted one as its opponent was.
     judged = next((side for side in (player, opponent) if isinstance(side, models.Model)), None)
-    trained = run.check_settings(judged.script.Args, judged.args, f"{judged.path}, args in metadata.json") if judged else {}
+    trained = check_settings(judged.script.Args, judged.args, f"{judged.path}, args in metadata.json") if judged else {}
     settings = {name: trained[name] for name in ("mirror", "max_ticks") if name in trained}
     settings |= {
         "loadouts": args.loadouts or tuple(trained.get("loadouts", ("lms_med",))),
@@ -160,7 +162,7 @@ def rocketleague_matches(player, opponent, episodes, args, video, progress):
     from cleanrl_games.envs.rocketleague.rule_policy import RulePolicy
 
     judged = next((side for side in (player, opponent) if isinstance(side, models.Model)), None)
-    trained = run.check_settings(judged.script.Args, judged.args, f"{judged.path}, args in metadata.json") if judged else {}
+    trained = check_settings(judged.script.Args, judged.args, f"{judged.path}, args in metadata.json") if judged else {}
     settings = {name: trained[name] for name in ("action_repeat", "mesh_dir", "generated_meshes") if name in trained}
     seconds, size = trained.get("eval_seconds", 60.0), args.team_size
     if not size and judged:
@@ -240,7 +242,7 @@ def play_all(args, game, players, opponents, progress):
             scores = GAMES[game].matches(player, opponent, args.episodes, args, video, lambda done, before=before: progress(before + done))
         except (ValueError, OSError) as error:  # a loadout that is not there, a video that cannot be written
             raise models.ModelError(f"{name} against {other}: {error}") from None
-        rate, low, high = run.wilson(float(scores.mean()), len(scores))
+        rate, low, high = wilson(float(scores.mean()), len(scores))
         yield {
             "player": name, "opponent": other, "game": game, "episodes": len(scores), "seed": args.seed, "deterministic": args.deterministic,
             "win_rate": rate, "low": low, "high": high,
@@ -305,7 +307,7 @@ def main(argv=None):
         stopped = True
     show(console, results, f"{game}, {args.episodes:,} games each, seed {args.seed}{', deterministic' if args.deterministic else ''}")
     if args.json:
-        run.write_atomically(args.json, lambda path: path.write_text(json.dumps({"results": results}, indent=1) + "\n"))
+        write_atomically(args.json, lambda path: path.write_text(json.dumps({"results": results}, indent=1) + "\n"))
     if stopped:
         raise SystemExit("Stopped: these are the pairings that were finished.")
     return results

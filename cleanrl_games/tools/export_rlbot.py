@@ -112,11 +112,12 @@ def export(args):
         raise models.ModelError(f"{model.path} says its script is {model.metadata['script']!r}: that is no name of a Python module.")
     agent_id = "cleanrl_games/" + (re.sub(r"[^\w.-]+", "_", name) or "bot")
     pins = [line for line in (ROOT / "requirements.txt").read_text().splitlines() if line.split("==")[0] in NEEDED]
-    source = f"model of {script}.py {model.metadata['script_hash']}"
+    source = f"model of {script}.py {model.metadata['network_hash']}"
     temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.absolute().parent))
     try:
         package = temporary / "cleanrl_games"
         shutil.copytree(models.SCRIPTS / "envs/rocketleague", package / "envs/rocketleague", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(models.SCRIPTS / "runtime", package / "runtime", ignore=shutil.ignore_patterns("__pycache__"))
         for file in (models.SCRIPTS / "__init__.py", *(models.SCRIPTS / "envs").glob("*.py")):  # what the games share, not the other games
             shutil.copyfile(file, package / file.relative_to(models.SCRIPTS))
         shutil.copyfile(models.find_script(model.path, model.metadata, args.trust_source), package / f"{script}.py")

@@ -1,8 +1,8 @@
 """What all tools share: a run's folder or a model.zip → a policy, rebuilt by the script that trained it.
 
-A model names its script by hash, and a network is code, so a model is only as safe as the script that rebuilds it: the
-scripts of this repository are used freely, the copy beside a model only when its user says `--trust-source`. Weights
-are never unpickled.
+A model names the network section of its script by hash, and a network is code, so a model is only as safe as the script that
+rebuilds it: the scripts of this repository are used freely, the copy beside a model only when its user says `--trust-source`.
+Weights are never unpickled.
 """
 
 import dataclasses
@@ -18,11 +18,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from cleanrl_games.envs.run import file_hash
+from cleanrl_games.runtime.errors import BadInput
+from cleanrl_games.runtime.models import network_hash
 
 SCRIPTS = Path(__file__).resolve().parents[1]
 PARTS = ("metadata.json", "policy.pth", "obs_rms.npz")
-FIELDS = {"game": str, "script": str, "script_hash": str, "contract_hash": str, "args": dict}
+FIELDS = {"game": str, "script": str, "network_hash": str, "contract_hash": str, "args": dict}
 MAX_BYTES = 2 << 30  # unpacked; a zip can claim far more than it weighs
 # zipfile has many ways to stumble over bytes that only look like a zip: bad deflate streams, passwords, odd methods.
 UNREADABLE = (OSError, EOFError, zipfile.BadZipFile, zlib.error, struct.error, RuntimeError, ValueError)
@@ -99,23 +100,34 @@ def read_metadata(path):
     return path, metadata
 
 
+def hash_of(script):
+    """Of the network in a script; "" where the file cannot be read as one"""
+    try:
+        return network_hash(script.read_text())
+    except (OSError, SyntaxError, ValueError):
+        return ""
+
+
 def find_script(path, metadata, trust_source=False):
-    """The file whose code rebuilds the policy: of this repository, or with `trust_source` the copy beside the model."""
-    wanted = metadata["script_hash"]
-    for script in sorted(SCRIPTS.glob("*.py")):
-        if file_hash(script) == wanted:
+    """The file whose code rebuilds the policy: of this repository, or with `trust_source` a copy that the model's run kept."""
+    wanted = metadata["network_hash"]
+    own = SCRIPTS / Path(metadata["script"]).name
+    for script in [own, *sorted(SCRIPTS.glob("*.py"))]:  # several scripts may have the same network: its own is asked first
+        if script.is_file() and hash_of(script) == wanted:
             return script
-    said = f"{path} was made by {metadata['script']} with hash {wanted}, and no script in {SCRIPTS.name}/ has that hash."
+    made = f" of commit {metadata['commit']}" if metadata.get("commit") else ""
+    said = f"{path} was made by {metadata['script']}{made}, whose network has hash {wanted}; no script in {SCRIPTS.name}/ has that network."
     commit = f"check out the commit that has it (git log -- {SCRIPTS.name}/{metadata['script']})"
-    copies = [folder / "script.py" for folder in path.resolve().parents[:2]]  # the second for the models/ of a run
-    copy = next((copy for copy in copies if copy.is_file()), None)
-    if copy is None:
+    folders = path.resolve().parents[:2]  # the second for the models/ of a run
+    copies = [copy for folder in folders for copy in sorted(folder.glob("script*.py"))]
+    if not copies:
         raise ModelError(f"{said} There is no script.py beside the model either: {commit}, or put the run's script.py there.")
-    if file_hash(copy) != wanted:
-        raise ModelError(f"{said} {copy} is not it either (hash {file_hash(copy)}): {commit}.")
+    fitting = [copy for copy in copies if hash_of(copy) == wanted]
+    if not fitting:
+        raise ModelError(f"{said} {copies[0]} is not it either (hash {hash_of(copies[0])}): {commit}.")
     if not trust_source:
-        raise ModelError(f"{said} Its run kept a copy, {copy}: add --trust-source to run that code, or {commit}.")
-    return copy
+        raise ModelError(f"{said} Its run kept a copy, {fitting[0]}: add --trust-source to run that code, or {commit}.")
+    return fitting[0]
 
 
 def import_script(script):
@@ -156,7 +168,7 @@ def load(path, game=None, trust_source=False):
     script = import_script(find_script(path, metadata, trust_source))
     try:
         agent, _ = script.load_model(path)
-    except SystemExit as error:
+    except BadInput as error:
         raise ModelError(str(error)) from None
     except Exception as error:  # weights are a file from outside: whatever they break, the user wants to know which file
         raise ModelError(f"The weights in {path} cannot be loaded ({type(error).__name__}: {error}).") from None

@@ -28,7 +28,7 @@ import psutil
 import tyro
 import yaml
 
-from cleanrl_games.envs import run
+from cleanrl_games.runtime.files import write_atomically
 
 # One idea, a name in each script: battles, fights, cars, emulators that one worker plays at a time; decisions of a rollout.
 PLAYERS = ("num_battles", "num_envs", "num_agents", "num_emulators")
@@ -212,8 +212,8 @@ def main(args):
     results = [measure(setting) for setting in candidates(defaults, os.cpu_count() or 1)] if args.sweep else []
     recommended = choose(own, results, duel) if args.sweep else {}
     content = {"script": path.name, "cores": os.cpu_count(), "own": own, "sweep": results, "recommended": recommended}
-    run.write_atomically(output, lambda file: file.write_text(json.dumps(content, indent=1) + "\n"))
+    write_atomically(output, lambda file: file.write_text(json.dumps(content, indent=1) + "\n"))
     config = output.with_name("config.yaml")
-    run.write_atomically(config, lambda file: file.write_text(yaml.safe_dump(recommended)))
+    write_atomically(config, lambda file: file.write_text(yaml.safe_dump(recommended)))
     flags = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in recommended.items())
     print(f"Recommended: {flags or 'the script as it is'}\npython {path} --config {config}\nresults: {output}")

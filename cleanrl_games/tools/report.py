@@ -13,7 +13,8 @@ import platform
 import subprocess
 from pathlib import Path
 
-from cleanrl_games.envs import run
+from cleanrl_games.runtime.errors import first_line
+from cleanrl_games.runtime.files import write_atomically
 
 MODES = ("smoke", "speed", "learn", "proof")
 IMAGES = {".png": "image/png", ".gif": "image/gif"}
@@ -84,15 +85,15 @@ def read_results(folder):
     except OSError:
         raise SystemExit(f"There is no benchmark in {folder}: it should have a results.json.") from None
     except (ValueError, KeyError, TypeError) as error:
-        raise SystemExit(f"{path} is not a benchmark's results ({run.first_line(error)}).") from None
+        raise SystemExit(f"{path} is not a benchmark's results ({first_line(error)}).") from None
     return results
 
 
 def save(folder, results, root):
     """Both files, after every step of the benchmark."""
-    run.write_atomically(folder / "results.json", lambda path: path.write_text(json.dumps(results, indent=1) + "\n"))
+    write_atomically(folder / "results.json", lambda path: path.write_text(json.dumps(results, indent=1) + "\n"))
     text = report_page(folder, results, Path(root) / "docs" / "media")
-    run.write_atomically(folder / "report.html", lambda path: path.write_text(text))
+    write_atomically(folder / "report.html", lambda path: path.write_text(text))
 
 
 # --------------------------------------------------------------------------------------------------------------- pieces
@@ -265,5 +266,5 @@ def compare(first, second, root):
         body += f"<h3>{escape(game)} · {escape(name)}</h3>\n" + curves_block({**curves[0], **curves[1]}, curves)
     path = folders[1] / f"compare_with_{names[0]}.html"
     text = page(f"cleanrl_games benchmarks, {names[0]} and {names[1]}", body)
-    run.write_atomically(path, lambda temporary: temporary.write_text(text))
+    write_atomically(path, lambda temporary: temporary.write_text(text))
     return path

@@ -26,7 +26,6 @@ import torch
 import torch.nn as nn
 import tyro
 
-from cleanrl_games.envs import run
 from cleanrl_games.rnad_vgc_portfolio import (
     clipped_loss,
     ema_update,
@@ -39,6 +38,7 @@ from cleanrl_games.rnad_vgc_portfolio import (
     value_loss,
     vtrace,
 )
+from cleanrl_games.runtime.files import write_atomically
 
 GAMES = {
     "kuhn": "kuhn_poker",
@@ -343,9 +343,9 @@ def write_tables(args, folder, tables, results, seconds):
             lines.append(f"| {label} | {' | '.join(cells)} |")
         lines.append("")
     text = "\n".join(lines)
-    run.write_atomically(folder / "table.md", lambda path: path.write_text(text))
+    write_atomically(folder / "table.md", lambda path: path.write_text(text))
     row = {"global_step": len(results), "time": round(seconds, 1), **measures}
-    run.write_atomically(folder / "metrics.jsonl", lambda path: path.write_text(json.dumps(row) + "\n"))
+    write_atomically(folder / "metrics.jsonl", lambda path: path.write_text(json.dumps(row) + "\n"))
     print(text, f"NashConv, median and each seed; results and tables: {folder}", sep="\n")
 
 

@@ -7,7 +7,7 @@ import copy
 
 import torch
 
-from cleanrl_games.envs import run
+from cleanrl_games.runtime.metrics import score_metrics
 
 from .baselines import BASELINES, Baseline
 from .contract import NUM_HEADS
@@ -35,5 +35,5 @@ def evaluate(args, agent, episodes, video=""):
     for name in BASELINES:
         opponent = Baseline(name, 2 * episodes, args.seed)
         scores, _ = play_fights(Player(policy, seed), opponent, episodes, seed, video if name == "nh" else "", **settings)
-        metrics |= run.score_metrics(name, scores)
+        metrics |= score_metrics(name, scores)
     return metrics

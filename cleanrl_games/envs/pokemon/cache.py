@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from cleanrl_games.envs.cache import cache_folder
+from cleanrl_games.runtime.cache import cache_folder
 
 from .episodes import EpisodeError, read_frames
 

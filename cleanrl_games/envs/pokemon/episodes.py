@@ -21,7 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
-from cleanrl_games.envs import run
+from cleanrl_games.runtime.errors import first_line
+from cleanrl_games.runtime.files import write_atomically
 
 from .emulator import HEIGHT, WIDTH
 from .env import ACTIONS
@@ -125,7 +126,7 @@ def write_arrays(path, arrays, level=1):
                 with file.open(member, "w", force_zip64=True) as stream:
                     np.lib.format.write_array(stream, np.asanyarray(array), allow_pickle=False)
 
-    run.write_atomically(path, write)
+    write_atomically(path, write)
 
 
 def write_episode(path, recording, meta, level=1):
@@ -162,7 +163,7 @@ def open_archive(path):
             start = file.read(16)
         is_zip = start.startswith(b"PK")
         what = "is cut short or damaged" if is_zip else f"is no .npz archive (it starts with {start[:8]!r})"
-        raise EpisodeError(f"{path}: the file {what}: {run.first_line(error)}. Record or download it again.") from None
+        raise EpisodeError(f"{path}: the file {what}: {first_line(error)}. Record or download it again.") from None
 
 
 class Archive:
@@ -192,7 +193,7 @@ class Archive:
             with self.file.open(info) as stream:
                 shape, dtype, offset = read_header(stream)
         except UNREADABLE as error:
-            self.fail(f"the array {name!r} is damaged ({run.first_line(error)}).")
+            self.fail(f"the array {name!r} is damaged ({first_line(error)}).")
         if dtype.hasobject:
             self.fail(f"the array {name!r} holds Python objects, which are never unpickled. Store text as JSON in a unicode array.")
         if math.prod(shape) * dtype.itemsize != info.file_size - offset:
@@ -214,7 +215,7 @@ class Archive:
                 stream.read(1)  # the checksum is compared at the end of the stream
                 return array
         except UNREADABLE as error:
-            self.fail(f"the array {name!r} is damaged ({run.first_line(error)}).")
+            self.fail(f"the array {name!r} is damaged ({first_line(error)}).")
 
     def read_json(self, name):
         array = self.read(name, "U")
@@ -222,7 +223,7 @@ class Archive:
         try:
             values = [json.loads(text) for text in texts]
         except (json.JSONDecodeError, RecursionError) as error:
-            self.fail(f"{name!r} is not JSON ({run.first_line(error)}).")
+            self.fail(f"{name!r} is not JSON ({first_line(error)}).")
         return values if array.ndim else values[0]
 
 
@@ -321,7 +322,7 @@ def read_frames(path, chunk=64):
                     yield np.frombuffer(data, np.uint8).reshape(count, HEIGHT, WIDTH, 3)
                 stream.read(1)
         except UNREADABLE as error:
-            archive.fail(f"its pixels are damaged ({run.first_line(error)}).")
+            archive.fail(f"its pixels are damaged ({first_line(error)}).")
 
 
 def find_episodes(folder):

@@ -14,6 +14,8 @@ import sys
 import threading
 from pathlib import Path
 
+from cleanrl_games.runtime.errors import BadInput
+
 from .env import ACTIONS
 from .expert import QuestExpert
 
@@ -82,13 +84,13 @@ def find_callable(spec):
     try:
         found = importlib.import_module(module)
     except ImportError as error:
-        raise SystemExit(f"The expert {spec} cannot be imported: {error}. Give module:callable, importable from here.") from None
+        raise BadInput(f"The expert {spec} cannot be imported: {error}. Give module:callable, importable from here.") from None
     for part in name.split("."):
         if not hasattr(found, part):
-            raise SystemExit(f"The module {module} has no {name!r}: give module:callable.")
+            raise BadInput(f"The module {module} has no {name!r}: give module:callable.")
         found = getattr(found, part)
     if not callable(found):
-        raise SystemExit(f"{spec} is a {type(found).__name__}, which cannot be called: give module:callable.")
+        raise BadInput(f"{spec} is a {type(found).__name__}, which cannot be called: give module:callable.")
     return found
 
 
@@ -96,7 +98,7 @@ def load_expert(spec, timeout=60.0):
     if spec == "scripted":
         return Scripted()
     if ":" not in spec:
-        raise SystemExit(f"There is no expert {spec!r}: give scripted or module:callable.")
+        raise BadInput(f"There is no expert {spec!r}: give scripted or module:callable.")
     return Called(spec, find_callable(spec), timeout)
 
 

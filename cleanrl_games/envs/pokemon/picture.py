@@ -8,7 +8,7 @@ import sys
 import numpy as np
 from PIL import Image
 
-from cleanrl_games.envs import run
+from cleanrl_games.runtime.files import write_atomically
 
 COLOURS = 48
 
@@ -25,7 +25,7 @@ def save_gif(path, frames, milliseconds=60, every=1, width=240):
         Image.fromarray(frame).resize(size, Image.Resampling.NEAREST).quantize(palette=palette, dither=Image.Dither.NONE)
         for frame in frames
     ]
-    run.write_atomically(
+    write_atomically(
         path,
         lambda to: pictures[0].save(
             to, format="GIF", save_all=True, append_images=pictures[1:], duration=milliseconds, loop=0, optimize=False

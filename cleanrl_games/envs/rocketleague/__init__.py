@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from cleanrl_games.envs.jit import drop_stale_machine_code
+from cleanrl_games.runtime.jit import drop_stale_machine_code
 
 drop_stale_machine_code(Path(__file__).parent, ("contract", "observations", "rewards", "vec_env"))
 

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 import RocketSim
 
-from cleanrl_games.envs.cache import cache_folder, one_at_a_time
+from cleanrl_games.runtime.cache import cache_folder, one_at_a_time
 
 FETCH_TIMEOUT = 600
 # name: (version, SHA-256 of the source archive). The first brings the meshes; the second makes it importable, for tests and benches.

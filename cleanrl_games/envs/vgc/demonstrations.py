@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from cleanrl_games.envs.run import write_atomically
 from cleanrl_games.envs.vgc import mdbo
 from cleanrl_games.envs.vgc.contract import contract_hash
 from cleanrl_games.envs.vgc.features import FLOATS, INTS
 from cleanrl_games.envs.vgc.install import normalize_format
 from cleanrl_games.envs.vgc.vec_env import NO_WINNER, PREVIEW, TIE
+from cleanrl_games.runtime.files import write_atomically
 
 VERSION = 1
 FIRST, SECOND = 1, 2  # bits of `known`: which of a decision's two choices may be learned from

@@ -7,10 +7,10 @@ import copy
 
 import torch
 
-from cleanrl_games.envs import run
 from cleanrl_games.envs.vgc.match import BASELINES, play_battles
 from cleanrl_games.envs.vgc.seats import Memory
 from cleanrl_games.envs.vgc.vec_env import PREVIEW
+from cleanrl_games.runtime.metrics import score_metrics
 
 
 class Player(Memory):
@@ -39,5 +39,5 @@ def evaluate(args, agent, battles, opponents=None):
         player = Player(policy, args.seed, args.deterministic)
         opponent = other if isinstance(other, str) else Player(other, args.seed + 1, args.deterministic)
         scores, _ = play_battles(player, opponent, battles, args.battle_format, seed=args.seed + 7919)  # not the seed of any actor
-        metrics |= run.score_metrics(name, scores)
+        metrics |= score_metrics(name, scores)
     return metrics

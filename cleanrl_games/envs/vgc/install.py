@@ -23,7 +23,8 @@ import time
 from functools import cache
 from pathlib import Path
 
-from cleanrl_games.envs.cache import cache_folder, one_at_a_time
+from cleanrl_games.runtime.cache import cache_folder, one_at_a_time
+from cleanrl_games.runtime.errors import BadInput
 
 SHOWDOWN_SOURCES = Path(__file__).resolve().parent / "showdown"
 OLDEST_NODE = 18  # what the package's prebuilt files were tried with; older ones lack APIs the server uses
@@ -190,4 +191,4 @@ def require_format(name: str) -> str:
     try:
         return normalize_format(name)
     except ValueError as error:
-        raise SystemExit(str(error)) from None
+        raise BadInput(str(error)) from None

@@ -1,28 +1,28 @@
 """The actors of a script on a Ray cluster (--ray-address): the same Actor class, on as many machines as the cluster has."""
 
-import contextlib
 import os
 import signal
 from pathlib import Path
-from types import SimpleNamespace
 
 import torch
 
 
-def ray_rollouts(args, board, actor_class, make_storage):
+def ray_rollouts(args, broadcast, actor_class, make_storage):
     """Yields (actor's index, storage, rollouts under way), like the script's own generators.
 
-    `board` holds shared tensors; each rollout is sent a copy of them, snapshots only when they have changed. A lost
-    actor is reported and replaced by a new one with the same index.
+    `broadcast` holds shared tensors; each rollout is sent a copy of them, frozen policies only when they have changed. A lost actor is
+    reported and replaced by a new one with the same index.
     """
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     import ray  # takes a second and starts threads: only for those who ask for it
 
-    package = str(Path(__file__).resolve().parents[1])
+    package = str(Path(__file__).resolve().parents[1])  # cleanrl_games
     handler = signal.getsignal(signal.SIGTERM)
     environment = {"py_modules": [package], "excludes": ["__pycache__"]}
     ray.init(args.ray_address, log_to_driver=False, logging_level="error", runtime_env=environment)
     signal.signal(signal.SIGTERM, handler)  # Ray has put its own there
+
+    broadcast_class = type(broadcast)
 
     @ray.remote(num_cpus=1)
     class RemoteActor:
@@ -32,7 +32,7 @@ def ray_rollouts(args, board, actor_class, make_storage):
 
         def rollout(self, **arrays):
             tensors = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
-            self.actor.rollout(SimpleNamespace(lock=contextlib.nullcontext(), **tensors), self.storage)
+            self.actor.rollout(broadcast_class.from_tensors(tensors), self.storage)
             return {name: tensor.numpy() for name, tensor in self.storage.items()}
 
     actors, pending, sent = {}, {}, {}
@@ -40,9 +40,8 @@ def ray_rollouts(args, board, actor_class, make_storage):
     def dispatch(index):
         if index not in actors:
             actors[index] = RemoteActor.remote(index)
-        with board.lock:
-            tensors = {name: value for name, value in vars(board).items() if isinstance(value, torch.Tensor)}
-            for name, tensor in tensors.items():
+        with broadcast.lock:
+            for name, tensor in broadcast.tensors().items():
                 if name not in sent or not torch.equal(sent[name][0], tensor):
                     sent[name] = (tensor.clone(), ray.put(tensor.numpy().copy()))
         pending[actors[index].rollout.remote(**{name: reference for name, (_, reference) in sent.items()})] = index

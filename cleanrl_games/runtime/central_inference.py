@@ -12,7 +12,7 @@ from multiprocessing import connection
 import torch
 
 from cleanrl_games.envs import actors
-from cleanrl_games.envs.sharing import from_flat
+from cleanrl_games.runtime.shared_memory import from_flat
 
 
 class Seat:
@@ -117,8 +117,8 @@ def inference_main(args, board, make_agent, device, seats):
     def forward(obs, masks, states):
         nonlocal version
         with board.lock:
-            if board.numbers[0] != version:
-                version = float(board.numbers[0])
+            if board.version != version:
+                version = board.version
                 from_flat(agent, board.weights)
         return agent.act(obs, masks, states, generator)
 
