@@ -552,25 +552,26 @@ class Actor:
 # cross a pipe. Each actor has a pipe of its own: one that is killed cannot leave a lock behind that others wait for.
 
 
-def make_rollouts(args, broadcast, actor=None):
-    """Yields (actor's index, its rollout, rollouts that wait) for ever; a rollout is the actor's again when the next is asked for.
+def make_rollouts(args, broadcast, stopping, actor=None):
+    """Yields (actor's index, its rollout, rollouts that wait) until the list `stopping` has something in it. A rollout is the
+    actor's again when the next is asked for.
 
     actor: the one that plays in this process, if there are no others."""
     if actor:
-        return inline_rollouts(args, broadcast, actor)
+        return inline_rollouts(args, broadcast, stopping, actor)
     if args.ray_address:
-        return ray_actors.ray_rollouts(args, broadcast, Actor, make_storage)
-    return process_rollouts(args, broadcast)
+        return ray_actors.ray_rollouts(args, broadcast, stopping, Actor, make_storage)
+    return process_rollouts(args, broadcast, stopping)
 
 
-def inline_rollouts(args, broadcast, actor):
+def inline_rollouts(args, broadcast, stopping, actor):
     storage = make_storage(args)
-    while True:
+    while not stopping:
         actor.rollout(broadcast, storage)
         yield 0, storage, 0
 
 
-def process_rollouts(args, broadcast):
+def process_rollouts(args, broadcast, stopping):
     context = mp.get_context("spawn")
     slots = [[share_all(make_storage(args), args.sharing) for _ in range(2)] for _ in range(args.num_workers)]
     workers, pipes, deaths = {}, {}, []
@@ -600,7 +601,7 @@ def process_rollouts(args, broadcast):
     try:
         for index in range(args.num_workers):
             start(index)
-        while True:
+        while not stopping:
             ready = connection.wait(pipes.values(), timeout=1.0)
             for index, pipe in list(pipes.items()):
                 if pipe not in ready:
@@ -753,7 +754,7 @@ if __name__ == "__main__":
     stopping = stop_on_signals()
     logger = Logger(args, run_dir, global_step)
     league.publish(agent, version, self_share())
-    rollouts = make_rollouts(args, broadcast, actor)
+    rollouts = make_rollouts(args, broadcast, stopping, actor)
     reward_weights = torch.tensor([getattr(args, f"reward_{term}") for term in REWARD_TERMS])
     changing = torch.zeros(NUM_OBS).index_fill_(0, torch.from_numpy(contract.CHANGING), 1.0)
     freeze_terms = [REWARD_TERMS.index("frozen"), REWARD_TERMS.index("target_frozen")]

@@ -24,7 +24,7 @@ def rollouts(args, board, actor_class, make_storage, actor=None):
     if actor:
         return inline_rollouts(args, board, actor, make_storage)
     if args.ray_address:
-        return ray_actors.ray_rollouts(args, board, actor_class, make_storage)
+        return ray_actors.ray_rollouts(args, board, [], actor_class, make_storage)
     return process_rollouts(args, board, actor_class, make_storage)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 
-def ray_rollouts(args, broadcast, actor_class, make_storage):
+def ray_rollouts(args, broadcast, stopping, actor_class, make_storage):
     """Yields (actor's index, storage, rollouts under way), like the script's own generators.
 
     `broadcast` holds shared tensors; each rollout is sent a copy of them, frozen policies only when they have changed. A lost actor is
@@ -49,8 +49,8 @@ def ray_rollouts(args, broadcast, actor_class, make_storage):
     try:
         for index in range(args.num_workers):
             dispatch(index)
-        while True:
-            for ready in ray.wait(list(pending), timeout=5.0)[0]:
+        while not stopping:
+            for ready in ray.wait(list(pending), timeout=1.0)[0]:
                 index, storage = pending.pop(ready), None
                 try:
                     storage = ray.get(ready)
