@@ -82,6 +82,8 @@ class Args:
     """also log to Weights and Biases (WANDB_MODE=offline works without an account)"""
     wandb_project_name: str = "cleanrl_games"
     """the W&B project"""
+    wandb_run_name: str = ""
+    """the run's name in W&B; empty = that of its folder"""
     wandb_entity: str = ""
     """the W&B team, empty = your own"""
     tensorboard: bool = False

@@ -65,6 +65,8 @@ class Args:
     """also log to Weights and Biases (WANDB_MODE=offline works without an account)"""
     wandb_project_name: str = "cleanrl_games"
     """the W&B project"""
+    wandb_run_name: str = ""
+    """the run's name in W&B; empty = that of its folder"""
     wandb_entity: str = ""
     """the W&B team, empty = your own"""
     tensorboard: bool = False
@@ -492,7 +494,7 @@ def check_args(args):
 
 
 if __name__ == "__main__":
-    args = parse_args(Args, {}, aliases={"--lr": "--learning-rate"})  # what users of similar trainers type
+    args = parse_args(Args, {}, aliases={"lr": "learning_rate"})  # what users of similar trainers type
     check_args(args)
     checkpoint = load_checkpoint(args.resume, contract.contract_hash()) if args.resume else None
     run_dir = make_run_folder(args, __file__)

@@ -53,7 +53,7 @@ from cleanrl_games.runtime.stopping import check_finite, progress, stop_on_signa
 
 # Names that users of similar trainers type, and what they are called here.
 ALIASES = {
-    "--lr": "--learning-rate", "--players-per-worker": "--num-battles", "--team-pool-path": "--teams", "--checkpoint": "--resume",
+    "lr": "learning_rate", "players_per_worker": "num_battles", "team_pool_path": "teams", "checkpoint": "resume",
 }  # fmt: skip
 
 
@@ -74,6 +74,8 @@ class Args:
     """also log to Weights and Biases (WANDB_MODE=offline works without an account)"""
     wandb_project_name: str = "cleanrl_games"
     """the W&B project"""
+    wandb_run_name: str = ""
+    """the run's name in W&B; empty = that of its folder"""
     wandb_entity: str = ""
     """the W&B team, empty = your own"""
     tensorboard: bool = False

@@ -6,6 +6,17 @@ import subprocess
 import sys
 import time
 
+from cleanrl_games.runtime.files import write_atomically
+
+
+def wandb_id(folder, generate):
+    """The run's W&B id, kept in its folder: a run that is resumed goes on in the same W&B run."""
+    path = folder / "wandb_id.txt"
+    if not path.exists():
+        text = generate()
+        write_atomically(path, lambda temporary: temporary.write_text(text))
+    return path.read_text().strip()
+
 
 class Logger:
     """Scalars to TensorBoard, metrics.jsonl and, under --track, W&B; a live view in a terminal, else plain lines."""
@@ -19,8 +30,15 @@ class Logger:
         if args.track:
             import wandb  # takes seconds
 
-            settings = {"project": args.wandb_project_name, "entity": args.wandb_entity or None, "config": dataclasses.asdict(args)}
-            self.wandb = wandb.init(name=folder.name, dir=folder, **settings)
+            self.wandb = wandb.init(
+                project=args.wandb_project_name,
+                entity=args.wandb_entity or None,
+                name=args.wandb_run_name or folder.name,
+                id=wandb_id(folder, wandb.util.generate_id),
+                resume="allow",
+                dir=folder,
+                config=dataclasses.asdict(args),
+            )
             self.wandb.define_metric("*", step_metric="global_step")
         if args.tensorboard:
             self._start_tensorboard(folder)
@@ -51,11 +69,7 @@ class Logger:
             self.live.update(self._view(step, done))
         else:
             groups = ("charts/", "win_rate/", "elo/", "eval/")
-            shown = [
-                f"{name.split('/')[-1]} {value:.4g}"
-                for name, value in metrics.items()
-                if name.startswith(groups) and not name.endswith("_n")
-            ]
+            shown = [f"{name} {value:.4g}" for name, value in metrics.items() if name.startswith(groups) and not name.endswith("_n")]
             print(f"{step:>12,} steps {done:>4.0%}  {'  '.join(shown)}", flush=True)
 
     def _view(self, step, done):
@@ -68,7 +82,7 @@ class Logger:
         groups = {"progress": ("charts/",), "games": ("win_rate/", "elo/", "eval/"), "time": ("stats/",), "losses": ("losses/",)}
         for title, prefixes in groups.items():
             shown = {name: value for name, value in self.last.items() if name.startswith(prefixes) and not name.endswith("_n")}
-            lines = [f"{name.replace('eval/', 'eval ').split('/')[-1]:<19}[bold]{value:>9,.4g}[/]" for name, value in shown.items()]
+            lines = [f"{name:<26}[bold]{value:>9,.4g}[/]" for name, value in shown.items()]
             panels.append(Panel("\n".join(lines), title=title))
         minutes = (time.time() - self.start) / 60
         rows = Table.grid(expand=True)

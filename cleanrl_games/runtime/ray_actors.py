@@ -2,9 +2,43 @@
 
 import os
 import signal
+import socket
 from pathlib import Path
 
 import torch
+
+from cleanrl_games.runtime.errors import BadInput, first_line
+
+
+def check_address(address):
+    """Refuses an address where nobody answers, at once: Ray itself would try for minutes. "" and "auto" are left to Ray."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if address in ("", "auto", "local"):
+        return
+    if not colon or not port.isdigit():
+        raise BadInput(f"--ray-address {address}: give host:port as `ray start` prints it, or auto for the cluster of this machine.")
+    try:
+        socket.create_connection((host, int(port)), timeout=10.0).close()
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise BadInput(f"--ray-address {address}: nobody answers there ({reason}). Is the head started (`ray start --head`)?") from None
+
+
+def connect(address):
+    """Joins the cluster, where this package is sent to → the module ray"""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    import ray  # takes a second and starts threads: only for those who ask for it
+
+    package = str(Path(__file__).resolve().parents[1])  # cleanrl_games
+    environment = {"py_modules": [package], "excludes": ["__pycache__"]}
+    handler = signal.getsignal(signal.SIGTERM)
+    check_address(address)
+    try:
+        ray.init(address, log_to_driver=False, logging_level="error", runtime_env=environment)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise BadInput(f"--ray-address {address}: Ray cannot join that cluster ({first_line(error)}).") from None
+    signal.signal(signal.SIGTERM, handler)  # Ray has put its own there
+    return ray
 
 
 def ray_rollouts(args, broadcast, stopping, actor_class, make_storage):
@@ -13,16 +47,7 @@ def ray_rollouts(args, broadcast, stopping, actor_class, make_storage):
     `broadcast` holds shared tensors; each rollout is sent a copy of them, frozen policies only when they have changed. A lost actor is
     reported and replaced by a new one with the same index.
     """
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    import ray  # takes a second and starts threads: only for those who ask for it
-
-    package = str(Path(__file__).resolve().parents[1])  # cleanrl_games
-    handler = signal.getsignal(signal.SIGTERM)
-    environment = {"py_modules": [package], "excludes": ["__pycache__"]}
-    ray.init(args.ray_address, log_to_driver=False, logging_level="error", runtime_env=environment)
-    signal.signal(signal.SIGTERM, handler)  # Ray has put its own there
-
-    broadcast_class = type(broadcast)
+    ray, broadcast_class = connect(args.ray_address), type(broadcast)
 
     @ray.remote(num_cpus=1)
     class RemoteActor:
