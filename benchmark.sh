@@ -5,11 +5,15 @@
 # benchmark.sh all              these three and the slow tests; says how long it may take
 # … --minutes N                 learn, all: shortens the learning runs to fit; what they reach is then shown, not judged
 # … --skip proof                all: without the slow tests; also smoke, speed
+# benchmark.sh mutants          puts small faults into a copy of the code, one at a time: do the tests notice?
 # benchmark.sh --compare A B    two folders of runs/benchmark side by side
 # Each writes runs/benchmark/<date>/report.html; exit code 1 names each regression.
 set -euo pipefail
 cd "$(dirname "$0")"
 if [ ! -x .venv/bin/python ]; then
   python3 -m venv .venv && .venv/bin/pip install -q --disable-pip-version-check -r requirements.txt
+fi
+if [ "${1:-}" = mutants ]; then
+  exec .venv/bin/python cleanrl_games/tools/mutants.py "${@:2}"
 fi
 exec .venv/bin/python cleanrl_games/tools/benchmark.py "$@"

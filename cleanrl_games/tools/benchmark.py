@@ -110,10 +110,6 @@ def smoke(names, folder):
         problem, _, said = execute(words, TABLE["minutes"]["smoke"])
         problem = problem or unsound(run_dir)
         yield {"script": script, **said, "problems": [f"{script} {problem}"] if problem else []}
-    for path in sorted((ROOT / "cleanrl_games").glob("*_*.py")):
-        if path.name not in TABLE["smoke"] and not names and path.name != "__init__.py":
-            problem = f"{path.name} has no line under smoke in benchmark.yaml"
-            yield {"script": path.name, "command": "", "seconds": 0.0, "problems": [problem]}
 
 
 def speed(games, folder):
@@ -338,7 +334,7 @@ def main(words):
         return 0
     known = {mode: ", ".join(TABLE[mode]) for mode in ("smoke", "speed", "learn")}
     usage = (
-        "usage: benchmark.sh smoke [script] | speed [game] | learn [game or game/entry] [--minutes N] | all [--minutes N] [--skip MODE] | "
+        "usage: benchmark.sh smoke [script] | speed [game] | learn [game or game/entry] [--minutes N] | all [--minutes N] [--skip MODE] | mutants | "
         f"--compare A B. Known: {known}"
     )
     if not words or words[0] not in (*known, "all"):
