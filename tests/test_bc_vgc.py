@@ -18,7 +18,8 @@ import torch
 from cleanrl_games.envs.vgc import PREVIEW, TURN, Batch, VGCVecEnv, collect, mdbo
 from cleanrl_games.envs.vgc import demonstrations as demos
 from cleanrl_games.envs.vgc.match import play_battles
-from cleanrl_games.envs.vgc.replay_actions import ReplayError, collect_replays, read_replay, read_text
+from cleanrl_games.envs.vgc.replay_actions import collect_replays, read_replay
+from cleanrl_games.envs.vgc.replay_files import ReplayError, read_battle
 from cleanrl_games.envs.vgc.replay_words import to_id
 from cleanrl_games.envs.vgc.teams import TeamPool
 from cleanrl_games.envs.vgc.vec_env import FINISHED, RANDOM_PLAY, frame_dtype
@@ -274,7 +275,7 @@ def test_a_replay_is_the_same_in_every_wrapping(played, tmp_path):
     (tmp_path / "b.json").write_text(json.dumps({"id": "x", "log": log}))
     escaped = log.replace("</", "<\\/")
     (tmp_path / "c.html").write_text(f'<html><script type="text/plain" class="battle-log-data">{escaped}</script></html>')
-    first, second, third = (read_replay(read_text(tmp_path / name), FORMAT) for name in ("a.log", "b.json", "c.html"))
+    first, second, third = (read_replay(read_battle(tmp_path / name).text, FORMAT) for name in ("a.log", "b.json", "c.html"))
     for one, two, three in zip(first, second, third):
         assert one[0].tobytes() == two[0].tobytes() == three[0].tobytes()
 
@@ -288,7 +289,7 @@ def test_replays_that_cannot_be_used_are_named(played, tmp_path):
         "other.log": (log.replace("Reg C", "Reg G"), "it is of the format [Gen 9] VGC 2023 Reg G, not of gen9vgc2023regc"),
         "short.log": (log[: log.index("|start")], "There is no battle in this log"),
         "no.json": ("{", "it is no JSON"),
-        "list.json": ("[]", "its JSON has no text under 'log'"),
+        "list.json": ("[]", "its JSON has no text and no list of lines under 'log'"),
         "page.html": ("<html></html>", "the page has no battle log in it"),
         "broken.log": (log.replace("|switch|p1a: ", "|switch|p1z: "), ""),
     }

@@ -18,7 +18,8 @@ import pytest
 from cleanrl_games.envs.vgc import TeamPool, VGCVecEnv
 from cleanrl_games.envs.vgc import replay as replay_module
 from cleanrl_games.envs.vgc.replay import main, replay_html, write_replay
-from cleanrl_games.envs.vgc.replay_log import read_log, spectator_lines
+from cleanrl_games.envs.vgc.replay_files import spectator_lines
+from cleanrl_games.envs.vgc.replay_log import read_log
 
 LOG = (Path(__file__).parent / "data" / "vgc_battle.log").read_text(encoding="utf-8")
 HOSTILE = '</script><img src=x onerror="document.title=1">{{SCRIPT}}&amp;'

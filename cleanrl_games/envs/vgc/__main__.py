@@ -1,4 +1,4 @@
-"""Commands of the VGC environment: python -m cleanrl_games.envs.vgc {servers,parity,beliefs,columns,vocab,replay} …
+"""Commands of the VGC environment: python -m cleanrl_games.envs.vgc {servers,parity,beliefs,columns,vocab,replay,replays} …
 
 servers   real Showdown servers on loopback, until Ctrl-C
 parity    Node's observations against those computed from poke-env's DoubleBattle, decision by decision
@@ -6,6 +6,7 @@ beliefs   do the beliefs ever exclude the truth?
 columns   writes the table of every column into docs/vgc_features.md
 vocab     writes vocab.json from the installed package
 replay    a battle log as a page that shows it turn by turn
+replays   how much can be learned from a folder of replays
 """
 
 import argparse
@@ -19,6 +20,7 @@ COMMANDS = {
     "columns": "columns_doc",
     "vocab": "vocab_file",
     "replay": "replay",
+    "replays": "replay_check",
 }
 
 

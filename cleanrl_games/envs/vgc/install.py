@@ -11,6 +11,7 @@ The cache is `$CLEANRL_GAMES_CACHE`, else `~/.cache/cleanrl_games`.
 """
 
 import contextlib
+import difflib
 import errno
 import hashlib
 import json
@@ -173,17 +174,40 @@ def run(command: list[str], folder: Path, failure: str) -> str:
 
 
 @cache
+def regulations() -> dict[str, dict]:
+    """Regulations that the package does not list, as a listed format and rules on top: showdown/formats.js puts them together."""
+    return json.loads((SHOWDOWN_SOURCES.parent / "regulations.json").read_text(encoding="utf-8"))
+
+
+@cache
 def formats() -> dict[str, str]:
-    """Every VGC format of the installed package: id -> name."""
-    return dict(json.loads((ensure_showdown() / "installed.json").read_text())["formats"])
+    """Every VGC format that can be played: id -> name."""
+    listed = dict(json.loads((ensure_showdown() / "installed.json").read_text())["formats"])
+    return listed | {name: regulation["name"] for name, regulation in regulations().items()}
+
+
+def format_id(name: str) -> str:
+    """A format's name in any of its usual spellings as an id; whether there is such a format is another question."""
+    wanted = re.sub(r"[^a-z0-9]", "", name.lower()).replace("regulation", "reg")
+    return wanted.replace("series1", "rega").replace("series2", "regb")  # as the first two were called
 
 
 def normalize_format(name: str) -> str:
-    """The id of a format under any of its usual spellings; an unknown one is an error that lists those that exist."""
-    wanted = re.sub(r"[^a-z0-9]", "", name.lower()).replace("regulation", "reg")
-    if wanted in formats():
-        return wanted
-    raise ValueError(f"Unknown battle format {name!r}. The installed simulator has: {', '.join(formats())}.")
+    """The id of a format under any of its usual spellings; an unknown one is an error that suggests the nearest."""
+    wanted = format_id(name)
+    for spelling in (wanted, wanted.removesuffix("bo3")):  # best of three is the same game
+        if spelling in formats():
+            return spelling
+    near = difflib.get_close_matches(wanted, formats(), n=3, cutoff=0.5)
+    suggestion = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(formats())}."
+    raise ValueError(f"Unknown battle format {name!r}: {suggestion}")
+
+
+def same_regulation(tier: str, battle_format: str) -> bool:
+    """Whether a log's `|tier|` is of this format: the same letter in another year, or best of three, is the same game."""
+    played = format_id(re.sub(r"\(.*?\)|\[rated\]", "", tier, flags=re.I))
+    first, second = (re.sub(r"20\d\d", "", name.removesuffix("bo3")) for name in (played, normalize_format(battle_format)))
+    return first == second
 
 
 def require_format(name: str) -> str:

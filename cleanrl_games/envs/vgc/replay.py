@@ -5,8 +5,8 @@
     write_replay(log_text, "battle")         both
     python -m cleanrl_games.envs.vgc replay battle.log --output battle.html
 
-The page is `replay_page.html` with `replay_page.js` and the battle's events (see `replay_log.py`) put in. Names come from
-strangers: they travel as escaped JSON, are shown as text only, and the page's own policy runs no script but its own.
+The command reads every wrapping that people have battles in (.log, .html, .json: see `replay_files.py`), whoever played them. The page is `replay_page.html` with `replay_page.js` and the battle's events (see `replay_log.py`) put in, and the log
+itself, so that a page can be learned from as well. Names come from strangers: they travel as escaped JSON, are shown as text only, and the page's own policy runs no script but its own.
 """
 
 import argparse
@@ -20,7 +20,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from cleanrl_games.envs.vgc.replay_log import Board, read_log, spectator_lines
+from cleanrl_games.envs.vgc.replay_files import ReplayError, read_battle, spectator_lines
+from cleanrl_games.envs.vgc.replay_log import Board, read_log
 
 PAGE = Path(__file__).with_name("replay_page.html")
 SCRIPT = Path(__file__).with_name("replay_page.js")
@@ -34,7 +35,7 @@ def replay_html(log_text: str) -> str:
         "TITLE": html.escape(f"{board.players['p1']} vs {board.players['p2']} – {board.tier or 'battle'}"),
         "SCRIPT_HASH": f"sha256-{digest}",
         "SCRIPT": script,
-        "DATA": json_for_html(battle_data(board)),
+        "DATA": json_for_html(battle_data(board) | {"log": replay_log(log_text)}),
     }
     # Split at the marks first and join once: a name that contains "{{SCRIPT}}" stays a name.
     page = PAGE.read_text(encoding="utf-8").split("{{")
@@ -91,18 +92,22 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("log", type=Path, help="a battle's protocol log")
-    parser.add_argument("--output", type=Path, default=None, help="OUT.html or OUT.log; default: the log's name with .html")
+    parser.add_argument("log", type=Path, help="a saved battle: .log, .html or .json")
+    parser.add_argument("--output", type=Path, default=None, help="OUT.html or OUT.log; default: the battle's name with .html")
 
 
 def run(args: argparse.Namespace) -> int:
+    output = args.output or args.log.with_suffix(".html")
+    if output.resolve() == args.log.resolve():
+        print(f"{args.log} would be written over: name another file with --output.", file=sys.stderr)
+        return 1
     try:
-        log_text = args.log.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        log_text = read_battle(args.log).text
+    except (OSError, ReplayError) as error:
         print(f"{args.log} cannot be read as a battle log: {error}.", file=sys.stderr)
         return 1
     try:
-        written = write_replay(log_text, args.output or args.log.with_suffix(".html"))
+        written = write_replay(log_text, output)
     except ValueError as error:
         print(f"{args.log}: {error}", file=sys.stderr)
         return 1

@@ -1,134 +1,137 @@
 """A saved Showdown battle, read back as two streams of decisions: what each player saw, could do, and did.
 
-    log ──> Board (who stands where) ──┬─> requests as the player may have got them ──> DoubleBattle + Observer ──> observation
+    log ──> Board (who stands where) ──┬─> requests as the player may have got them ──> Views (Node) ──> observation, mask
                                        └─> what each Pokémon then did ──> MDBO action, or "not known"
 
-A spectator does not see everything. Not known, and so masked out of the loss: what a Pokémon would have done that fainted, flinched or
-slept first; a target behind Follow Me, Lightning Rod or a fainted foe; the choice behind Encore, a locked move or Struggle; team
-preview, unless all four were seen. Not known and guessed in the observation: a player's own stats (31 IVs, EVs spread evenly), exact HP
-(from per cent), moves and items that no sheet and no line showed, picks that never came in (absent). Everything else is as in VGCVecEnv.
+A spectator does not see everything. Not known, and so left out of the loss: what a Pokémon would have done that fainted, flinched or
+slept first; a target behind Follow Me, Lightning Rod, a fainted foe or a single move that hit both; the choice behind Encore or
+Struggle; team preview, unless all four were seen; everything of a side whose Illusion may be at work.
+Not known and guessed in the observation: a player's own stats (31 IVs, EVs spread evenly), exact HP (from per cent), moves and items
+that no sheet and no line showed, picks that never came in (absent). Everything else is as in VGCVecEnv.
 """
 
-import html
-import json
-import logging
 import re
 from pathlib import Path
 
 import numpy as np
-from poke_env.battle import DoubleBattle
 from poke_env.teambuilder import Teambuilder
 
 from cleanrl_games.envs.vgc import demonstrations as demos
 from cleanrl_games.envs.vgc import mdbo
-from cleanrl_games.envs.vgc.baselines import LINEUP, feed
-from cleanrl_games.envs.vgc.features import Observer
-from cleanrl_games.envs.vgc.install import normalize_format
-from cleanrl_games.envs.vgc.replay_log import Board, read_log, spectator_lines
+from cleanrl_games.envs.vgc.baselines import LINEUP
+from cleanrl_games.envs.vgc.install import normalize_format, same_regulation
+from cleanrl_games.envs.vgc.replay_files import SUFFIXES, ReplayError, battle_lines, read_battle
+from cleanrl_games.envs.vgc.replay_log import Board, read_log
 from cleanrl_games.envs.vgc.replay_words import game_data, to_id
 from cleanrl_games.envs.vgc.vec_env import NO_WINNER, PREVIEW, TIE, TURN
-from cleanrl_games.envs.vgc.vocabulary import MOVE_FACTS, find
+from cleanrl_games.envs.vgc.views import Views, mask_of
+from cleanrl_games.envs.vgc.vocabulary import MOVE_FACTS, SPECIES_FACTS, abilities_of, find
 
-SUFFIXES = (".log", ".html", ".json")
-MAX_BYTES = 8 << 20  # a long battle has some 100 kB
 SIDES = ("p1", "p2")
+BOTH = demos.FIRST | demos.SECOND
 REDIRECTING = ("followme", "ragepowder", "spotlight")
+DRAWING = ("ability: Lightning Rod", "ability: Storm Drain")
 EJECTING = ("ejectbutton", "ejectpack")
 LEAVING = ("emergencyexit", "wimpout")
+ILLUSION = find("abilities", "illusion")
 NATURAL_EVS = 84  # 508 of them over six stats
-
-
-class ReplayError(ValueError):
-    """A replay cannot be learned from; the message says why."""
-
-
-def read_text(path: Path) -> str:
-    """The protocol log in a .log, in a saved page (.html) or in what a server's replay API gives (.json)."""
-    if path.stat().st_size > MAX_BYTES:
-        raise ReplayError(f"it has more than {MAX_BYTES >> 20} MB: that is no battle")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ReplayError(f"it is no UTF-8 text ({error.reason})") from None
-    if path.suffix == ".json":
-        try:
-            content = json.loads(text)
-        except ValueError as error:
-            raise ReplayError(f"it is no JSON ({error})") from None
-        log = content.get("log") if isinstance(content, dict) else None
-        if not isinstance(log, str):
-            raise ReplayError("its JSON has no text under 'log'")
-        return log
-    if path.suffix == ".html":
-        found = re.search(r'<script[^>]*class="battle-log-data"[^>]*>(.*?)</script>', text, re.S)
-        if not found:
-            raise ReplayError("the page has no battle log in it (a script of class battle-log-data)")
-        return html.unescape(found[1]).replace("<\\/", "</").strip()
-    return text
+MAJOR = ("move", "cant", "switch", "drag", "turn", "upkeep", "win", "tie")
+FORCES_AN_END = ("move", "cant", "turn", "upkeep", "win", "tie")
+NOT_OF_THE_GAME = set("|c|c:|chat|j|J|l|L|n|N|join|leave|raw|html|uhtml|uhtmlchange|inactive|inactiveoff|t:|debug|error|bigerror".split("|")[1:])
 
 
 def check_format(board: Board, lines: list[str], battle_format: str) -> None:
     if "|gen|9" not in lines:
-        raise ReplayError(
-            f"it is of {next((line.strip('|').replace('|', ' ') for line in lines if line.startswith('|gen|')), 'no generation')}, not of gen 9"
-        )
-    tier = re.sub(r"\(.*?\)|\[rated\]", "", board.tier, flags=re.I)
-    played = re.sub(r"[^a-z0-9]", "", tier.lower()).replace("regulation", "reg").removesuffix("bo3")
-    if played != normalize_format(battle_format).removesuffix("bo3"):
+        said = next((line.strip("|").replace("|", " ") for line in lines if line.startswith("|gen|")), "no generation")
+        raise ReplayError(f"it is of {said}, not of gen 9")
+    if not same_regulation(board.tier, battle_format):
         raise ReplayError(f"it is of the format {board.tier or 'unknown'}, not of {normalize_format(battle_format)}")
     if not all(board.mons.values()) or not any(line.startswith("|teampreview") for line in lines):
         raise ReplayError("it has no team preview")
-    if any(to_id(mon["species"]).startswith(("zoroark", "zorua")) for mons in board.mons.values() for mon in mons):
-        raise ReplayError("a Zoroark takes part, and who stands behind a name is not certain")
-    if any(line.startswith("|replace|") for line in lines):
-        raise ReplayError("an Illusion takes part, and who stands behind a name is not certain")
 
 
 def guessed_stats(species: str, level: int) -> dict[str, int]:
-    base = game_data().pokedex.get(to_id(species), {}).get("baseStats")
-    if base is None:
+    found = find("species", species)
+    if not found:
         raise ReplayError(f"{species!r} is no Pokémon of this simulator")
-    inner = {stat: (2 * value + 31 + NATURAL_EVS // 4) * level // 100 for stat, value in base.items()}
+    inner = {
+        stat: (2 * value + 31 + NATURAL_EVS // 4) * level // 100
+        for stat, value in zip(("hp", "atk", "def", "spa", "spd", "spe"), SPECIES_FACTS[found][2])
+    }
     return {stat: value + (level + 10 if stat == "hp" else 5) for stat, value in inner.items()}
 
 
 class Decision:
-    """One decision of one side while its action is being read: by slot, what was chosen (None = not seen yet) and the tera bit."""
+    """One decision of one side while its action is being read: by slot, what was chosen (None = not known) and the tera or mega bit."""
 
-    def __init__(self, request: dict, order: list[int], observation):
-        self.request, self.order, self.observation = request, list(order), observation
+    def __init__(self, request: dict, order: list[int], turn: int):
+        self.request, self.order, self.turn = request, list(order), turn
         self.slots: list[mdbo.SlotAction | None] = [None, None]
-        self.tera = [False, False]
+        self.gimmick = [False, False]
         self.closed = [False, False]  # something happened that says no more can be learned about this slot
+        self.doubtful = False  # who stands there may be an Illusion
         self.action, self.known = 0, 0
+
+    @property
+    def preview(self) -> bool:
+        return "teamPreview" in self.request
 
     def choose(self, slot: int, action: mdbo.SlotAction | None) -> None:
         if self.slots[slot] is None and not self.closed[slot]:
             self.slots[slot], self.closed[slot] = action, True
 
-    def finish(self) -> None:
-        """From slots to the joint number. The second choice is learned given the first, so it needs both."""
-        if "teamPreview" in self.request:
+    def had_no_choice(self, slot: int, move: str) -> None:
+        """The request offered this move and nothing else (a locked move, or having to recharge): nobody chose it."""
+        self.request["active"][slot] = {"moves": [{"move": move, "id": to_id(move)}], "trapped": True}
+        self.closed[slot] = True
+
+    def finish(self, frame: np.ndarray) -> None:
+        """From slots to the joint number, if the frame's mask allows it. The second choice is learned given the first: it needs both."""
+        if self.doubtful:
+            self.known = 0
+        if self.preview or self.doubtful:
             return
-        slots = [slot._replace(tera=self.tera[i]) if slot and slot.move is not None else slot for i, slot in enumerate(self.slots)]
-        table = mdbo.mask(self.request).reshape(mdbo.SLOT_ACTIONS, mdbo.SLOT_ACTIONS)
-        numbers = [None if slot is None else mdbo.encode_slot(slot) for slot in slots]
+        table = mask_of(frame, preview=False).reshape(mdbo.SLOT_ACTIONS, mdbo.SLOT_ACTIONS)
+        numbers = []
+        for slot, gimmick in zip(self.slots, self.gimmick):
+            if slot is not None and slot.move is not None:
+                slot = slot._replace(tera=gimmick)
+            numbers.append(None if slot is None else mdbo.encode_slot(slot))
         if numbers[0] is None or not table[numbers[0]].any():
             return
         self.known, self.action = demos.FIRST, mdbo.SLOT_ACTIONS * numbers[0]
         if numbers[1] is not None and table[numbers[0], numbers[1]]:
-            self.known, self.action = demos.FIRST | demos.SECOND, self.action + numbers[1]
+            self.known, self.action = BOTH, self.action + numbers[1]
 
-    def row(self) -> np.ndarray:
-        row, preview = np.zeros((), demos.ROW), "teamPreview" in self.request
-        row["ints"], row["floats"] = self.observation
-        row["kind"], row["known"], row["action"] = PREVIEW if preview else TURN, self.known, self.action
-        if preview:
-            row["slots"] = mdbo.mask(self.request)[: mdbo.NUM_PREVIEWS].reshape(2, mdbo.SLOT_ACTIONS)
-            row["pass_rule"] = mdbo.NO_PASS_RULE
-        else:
-            row["slots"], row["pass_rule"] = mdbo.slot_masks(self.request)
+    def row(self, frame: np.ndarray) -> np.ndarray:
+        row = np.zeros((), demos.ROW)
+        for name in ("ints", "floats", "slots", "pass_rule"):
+            row[name] = frame[name]
+        row["kind"] = PREVIEW if self.preview else TURN
+        row["known"] = self.known
+        row["action"] = self.action
         return row
+
+    def words(self, names: list[str]) -> str:
+        """The action with names in place of positions: "move fakeout +2 terastallize, switch Incineroar"; "?" where it is not known."""
+        if self.preview:
+            return "team " + ", ".join(names[place] for place in mdbo.PREVIEWS[self.action]) if self.known else "team ?"
+        said = []
+        for slot, half in enumerate(divmod(self.action, mdbo.SLOT_ACTIONS)):
+            if not self.known & (demos.FIRST, demos.SECOND)[slot]:
+                said.append("?")
+                continue
+            action = mdbo.decode_slot(half)
+            if action.switch is not None:
+                said.append(f"switch {names[self.order[action.switch]]}")
+            elif action.move is None:
+                said.append("pass")
+            else:
+                active = self.request["active"][slot]
+                target = f" {action.target:+d}" if action.target else ""
+                gimmick = f" {mdbo.gimmick(active)}" if action.tera else ""
+                said.append(f"move {active['moves'][action.move]['id']}{target}{gimmick}")
+        return ", ".join(said)
 
 
 class Seat:
@@ -136,13 +139,19 @@ class Seat:
 
     def __init__(self, side: str, ended: Board, lines: list[str]):
         self.side, self.number = side, SIDES.index(side)
-        self.battle = DoubleBattle(f"replay-{side}", side, logging.getLogger("poke-env"), gen=9)
-        self.observer, self.decisions, self.open, self.tera_used = Observer(self.battle), [], None, False
-        self.names, self.details, self.sheets = [mon["name"] for mon in ended.mons[side]], [], []
-        self.moves = [[to_id(move) for move in mon["moves"]][:4] for mon in ended.mons[side]]
-        self.items, self.abilities, self.teras = ([""] * len(self.names) for _ in range(3))
-        self.uses: list[dict[str, int]] = [{} for _ in self.names]
+        self.entries: list[dict] = []  # what this player was sent, for its view
+        self.decisions: list[Decision] = []
+        self.open: Decision | None = None
+        self.gimmick_used = False
+        mons = ended.mons[side]
+        self.names, self.details, self.sheets = [mon["name"] for mon in mons], [], []
+        self.moves = [[to_id(move) for move in mon["moves"]][:4] for mon in mons]
+        self.abilities, self.teras = [""] * len(mons), [""] * len(mons)
+        self.items = ["unknown"] * len(mons)
+        self.stones = [""] * len(mons)  # what each was seen to mega evolve with
+        self.uses: list[dict[str, int]] = [{} for _ in mons]
         self.commands: dict[int, int] = {}  # who sits in whose mouth (Commander)
+        self.charging: dict[int, tuple[Decision, int, str]] = {}  # who prepares a move whose target nobody saw yet
         self.reviving = -1
         entered = []
         for line in lines:
@@ -151,31 +160,49 @@ class Seat:
                 self.details.append(parts[1])
             elif kind == "showteam" and parts[0] == side:
                 self.sheets = Teambuilder.parse_packed_team("|".join(parts[1:]))
-            elif kind in ("switch", "drag") and parts[0][:2] == side:
+            elif kind in ("switch", "drag", "replace") and parts[0][:2] == side:
                 place = ended.find(parts[0], parts[1])
                 if place not in entered:
                     entered.append(place)
-        for place, mon in enumerate(ended.mons[side][: len(self.details)]):
-            sheet = next((s for s in self.sheets if to_id(s.species or s.nickname).startswith(to_id(mon["species"].split("-")[0]))), None)
-            self.items[place] = to_id(sheet.item or "") if sheet else "unknown"
+                    if place < len(self.details) and "-*" in self.details[place]:
+                        self.details[place] = parts[1]  # the forme that the preview hides, and its owner knows
+            elif kind == "-mega" and parts[0][:2] == side:
+                self.stones[ended.by_name[f"{side}: {parts[0].partition(': ')[2]}"]] = to_id(parts[2])
+        for place, mon in enumerate(mons[: len(self.details)]):
+            base = to_id(self.details[place].split(", ")[0].removesuffix("-*").split("-")[0])
+            sheet = next((entry for entry in self.sheets if to_id(entry.species or entry.nickname).startswith(base)), None)
             self.abilities[place] = to_id(sheet.ability or "") if sheet else to_id(mon["ability"])
             self.teras[place] = (sheet.tera_type if sheet else None) or mon["sheet_tera"] or mon["tera"] or ""
             if sheet:
+                self.items[place] = to_id(sheet.item or "")
                 self.moves[place] = [to_id(move) for move in sheet.moves][:4]
+            elif self.stones[place]:
+                self.items[place] = self.stones[place]
             if not mon["seen"]:  # lines call a Pokémon without a nickname by its species without the forme
                 self.names[place] = game_data().pokedex.get(to_id(mon["name"]), {}).get("baseSpecies", mon["name"])
         # Leads first, then who came in later, in the order of the preview: as MDBO's line-ups have it.
         self.order = [*entered[:2], *sorted(entered[2:])]
+        species = [find("species", details.split(", ")[0].removesuffix("-*")) for details in self.details]
+        self.trickster = next((place for place, found in enumerate(species) if ILLUSION in abilities_of(found)), None)
 
     def where(self, place: int) -> int:
+        if place not in self.order:
+            self.order.append(place)
         return self.order.index(place)
+
+    def doubtful(self, board: Board) -> bool:
+        """Whether an Illusion may be at work: its owner has not fainted and does not stand there under its own name."""
+        if self.trickster is None:
+            return False
+        standing = [board.slots[f"{self.side}{letter}"] for letter in "ab"]
+        return not board.mons[self.side][self.trickster]["fainted"] and self.trickster not in standing
 
     # ---------------------------------------------------------------------------------------- what the player was asked
 
     def entry(self, board: Board, place: int, active: bool) -> dict:
         mon = board.mons[self.side][place]
         details = self.details[place] if not mon["seen"] else ", ".join(filter(None, [mon["species"], f"L{mon['level']}", mon["gender"]]))
-        stats = guessed_stats(mon["species"].removesuffix("-*"), mon["level"])
+        stats = guessed_stats(details.split(", ")[0].removesuffix("-*"), mon["level"])
         most = stats.pop("hp")
         left = max(1, round(mon["hp"] / 100 * most))
         condition = "0 fnt" if mon["fainted"] else f"{left}/{most}" + (f" {mon['status']}" if mon["status"] else "")
@@ -183,12 +210,12 @@ class Seat:
         return {
             "ident": f"{self.side}: {self.names[place]}", "details": details + (f", tera:{mon['tera']}" if mon["tera"] else ""),
             "condition": condition, "active": active, "stats": stats, "moves": self.moves[place], "baseAbility": ability, "ability": ability,
-            "item": self.items[place], "pokeball": "pokeball", "teraType": self.teras[place], "terastallized": "" if mon["fainted"] else mon["tera"],
-            "commanding": place in self.commands, "reviving": place == self.reviving,
+            "item": self.items[place], "pokeball": "pokeball", "teraType": self.teras[place],
+            "terastallized": "" if mon["fainted"] else mon["tera"], "commanding": place in self.commands, "reviving": place == self.reviving,
         }  # fmt: skip
 
     def ask(self, board: Board, forced=None, preview=False) -> Decision:
-        """The request of this moment, given to poke-env and the Observer; from now on the lines tell how it was answered."""
+        """The request of this moment, as the player's view hears it; from now on the lines tell how it was answered."""
         places = range(len(self.details)) if preview else self.order
         request = {"side": {"name": board.players[self.side], "id": self.side}}
         request["side"]["pokemon"] = [self.entry(board, place, not preview and at < 2) for at, place in enumerate(places)]
@@ -198,10 +225,10 @@ class Seat:
             request["forceSwitch"] = forced
         else:
             request["active"] = [self.offer(board, place) for place in self.order[:2]]
-        self.battle.parse_request(request)
-        self.observer.hear_request(request)
-        self.close()
-        self.open = Decision(request, self.order, self.observer.observe())
+        self.entries += [{"request": request}, {"observe": True}]
+        self.open = Decision(request, self.order, board.turn)
+        self.decisions.append(self.open)
+        self.open.doubtful = self.trickster is not None if preview else self.doubtful(board)
         if not preview and not forced:
             for slot, place in enumerate(self.order[:2]):
                 if board.mons[self.side][place]["fainted"] or place in self.commands:
@@ -211,26 +238,38 @@ class Seat:
     def offer(self, board: Board, place: int) -> dict:
         moves = []
         for move in self.moves[place]:
-            target = game_data().moves.get(move, {}).get("target", "normal")
             most = MOVE_FACTS[find("moves", move)][5] or 1
             left = max(0, most - self.uses[place].get(move, 0))
+            target = offered_target(move, board.mons[self.side][place])
             moves.append({"move": move, "id": move, "pp": left, "maxpp": most, "target": target, "disabled": False})
         offer = {"moves": moves}
-        if not self.tera_used and self.teras[place]:
+        if self.stones[place]:
+            offer["canMegaEvo"] = not self.gimmick_used
+        elif not self.gimmick_used and self.teras[place]:
             offer["canTerastallize"] = self.teras[place]
         return offer
 
-    def close(self) -> None:
-        if self.open is not None:
-            self.decisions.append(self.open)
-            self.open = None
+
+def letter_swapped(slot: str) -> str:
+    return slot[:2] + {"a": "b", "b": "a"}[slot[2]]
+
+
+def offered_target(move: str, mon: dict) -> str:
+    """Whom a move may be aimed at, as a request says it: three moves depend on their user."""
+    if move == "curse" and "Ghost" not in ([mon["tera"]] if mon["tera"] and mon["tera"] != "Stellar" else mon["types"]):
+        return "self"
+    if move == "terastarstorm" and mon["species"] == "Terapagos-Stellar":
+        return "allAdjacentFoes"
+    if move == "pollenpuff" and "Heal Block" in mon["effects"]:
+        return "adjacentFoe"
+    return game_data().moves.get(move, {}).get("target", "normal")
 
 
 class Reader:
     """Both seats, and the rules by which lines become choices."""
 
     def __init__(self, text: str, battle_format: str):
-        self.lines = [line for line in spectator_lines(text) if line.startswith("|")]
+        self.lines = battle_lines(text)
         try:
             ended = read_log("\n".join(self.lines))
         except ValueError as error:
@@ -240,66 +279,81 @@ class Reader:
         self.seats = {side: Seat(side, ended, self.lines) for side in SIDES}
         if any(len(seat.order) < 2 for seat in self.seats.values()):
             raise ReplayError("it ended before both sides had sent out two Pokémon")
-        self.standing = {side: [False, False] for side in SIDES}  # foes that stood when the turn began
         self.started = self.acted = False
+        self.empty: set[str] = set()  # slots whose Pokémon fell and was not replaced
+        self.upkept = False  # between a turn's end and the next turn: the fallen are replaced
+        self.forget_the_turn()
+        self.winner, self.mover, self.revived = NO_WINNER, "", None
+        self.history: list[tuple] = []  # (side, Decision) and (side, slot, place that came in), in order
+        self.read()
+
+    def forget_the_turn(self) -> None:
+        self.acted = False
         self.switched: set[str] = set()  # slots that were filled in this turn
         self.ejected: set[str] = set()
-        self.redirected: set[str] = set()  # sides whose targets are not what was chosen
+        self.redirecting: set[str] = set()  # slots that draw moves
+        self.swapped: set[str] = set()  # sides that used Ally Switch
         self.encored: set[str] = set()
-        self.instructed: set[str] = set()  # their next move is not their own
-        self.winner, self.mover, self.revived = NO_WINNER, "", None
+        self.not_their_own: set[str] = set()  # slots whose next move is Instruct's or Dancer's
 
-    def streams(self) -> list[tuple[np.ndarray, int, str, float]]:
+    def read(self) -> None:
         for at, line in enumerate(self.lines):
             kind, *parts = line[1:].split("|")
             parts += [""] * (3 - len(parts))
-            if kind in ("teamsize", "start") and not self.started:
+            if kind == "start" and not self.started:
                 self.preview()
             if kind == "switch":
                 self.switch(at, parts)
-            elif kind == "-terastallize":
-                self.mark_tera(parts)
+            elif kind in ("-terastallize", "-mega"):
+                self.mark_gimmick(parts)
             elif kind in ("move", "cant"):
-                self.act(kind, parts)
+                self.act(at, kind, parts)
             elif kind == "-heal" and "|[from] move: Revival Blessing" in line:
                 self.revive(parts)
-            self.hear(line)
+            self.hear(kind, line)
             self.note(kind, parts)
             if kind == "turn":
                 self.turn()
         if not self.started:
             raise ReplayError("it ended at team preview")
-        result = []
-        for side, seat in self.seats.items():
-            seat.close()
-            for decision in seat.decisions:
-                decision.finish()
-            rows = np.array([decision.row() for decision in seat.decisions], demos.ROW)
-            result.append((rows, seat.number, "replay", demos.outcome(self.winner, SIDES.index(side))))
-        return result
 
-    def hear(self, line: str) -> None:
+    def hear(self, kind: str, line: str) -> None:
+        if kind in NOT_OF_THE_GAME:
+            return
         self.board.line(line)
         for seat in self.seats.values():
-            feed(seat.battle, [line])
-            seat.observer.hear(line.split("|"))
+            seat.entries.append({"line": line})
+
+    def ask(self, side: str, **question) -> Decision:
+        decision = self.seats[side].ask(self.board, **question)
+        self.history.append((side, decision))
+        return decision
+
+    def streams(self, views: Views) -> list[tuple[np.ndarray, int, str, float]]:
+        """→ (rows, side, "replay", outcome) of both seats"""
+        result = []
+        for side, seat in self.seats.items():
+            frames = views.follow(side, side, seat.entries, close=True)
+            for decision, frame in zip(seat.decisions, frames, strict=True):
+                decision.finish(frame)
+            rows = np.array([decision.row(frame) for decision, frame in zip(seat.decisions, frames)], demos.ROW)
+            result.append((rows, seat.number, "replay", demos.outcome(self.winner, seat.number)))
+        return result
 
     # ---------------------------------------------------------------------------------------------- when players are asked
 
     def preview(self) -> None:
         self.started = True
-        for seat in self.seats.values():
-            decision = seat.ask(self.board, preview=True)
+        for side, seat in self.seats.items():
+            decision = self.ask(side, preview=True)
             if len(seat.order) == 4:
                 leads, back = sorted(seat.order[:2]), sorted(seat.order[2:])
-                decision.action, decision.known = LINEUP[(*leads, *back)], demos.FIRST | demos.SECOND
+                decision.action, decision.known = LINEUP[(*leads, *back)], BOTH
 
     def turn(self) -> None:
-        self.acted, self.switched, self.ejected, self.redirected, self.encored, self.instructed = False, *(set() for _ in range(5))
-        for side, seat in self.seats.items():
-            mons = self.board.mons[side]
-            self.standing[side] = [not mons[place]["fainted"] for place in seat.order[:2]]
-            seat.ask(self.board)
+        self.forget_the_turn()
+        for side in SIDES:
+            self.ask(side)
 
     def forced(self, slot: str) -> bool:
         """Whether a switch answers a forced one: after somebody acted, by an item or ability that throws out, or a second one."""
@@ -327,10 +381,8 @@ class Reader:
     def ask_forced(self, at: int) -> None:
         """The forced switches that are answered before anything else happens were asked together, of both sides."""
         wanted = {side: [False, False] for side in SIDES}
-        for line in self.lines[at:]:
+        for line in self.until(at, FORCES_AN_END):
             kind, *parts = line[1:].split("|")
-            if kind in ("move", "cant", "turn", "upkeep", "win", "tie"):
-                break
             if kind == "switch":
                 side, index = parts[0][:2], "ab".index(parts[0][2])
                 if wanted[side][index]:
@@ -341,9 +393,10 @@ class Reader:
             if any(flags):
                 fainted = [mons[place]["fainted"] for place in seat.order[:2]]
                 flags = [flag or gone for flag, gone in zip(flags, fainted)] if self.upkept else flags
-                decision = seat.ask(self.board, forced=flags)
+                decision = self.ask(side, forced=flags)
                 for slot, flag in enumerate(flags):
-                    if not flag or not any(line.startswith(f"|switch|{side}{'ab'[slot]}") for line in self.until_next(at)):
+                    came = any(line.startswith(f"|switch|{side}{'ab'[slot]}") for line in self.until(at, FORCES_AN_END))
+                    if not flag or not came:
                         decision.choose(slot, mdbo.SlotAction())
 
     def revive(self, parts: list[str]) -> None:
@@ -355,15 +408,16 @@ class Reader:
             return
         slot, self.revived = seat.where(reviver), (side, place)
         seat.reviving = reviver
-        decision = seat.ask(self.board, forced=[slot == 0, slot == 1])
+        decision = self.ask(side, forced=[slot == 0, slot == 1])
         seat.reviving = -1
         decision.choose(slot, mdbo.SlotAction(switch=seat.where(place)))
         decision.choose(1 - slot, mdbo.SlotAction())
 
-    def until_next(self, at: int) -> list[str]:
+    def until(self, at: int, ends: tuple[str, ...]) -> list[str]:
+        """The lines from here to the next of these kinds."""
         lines = []
         for line in self.lines[at:]:
-            if line.split("|")[1] in ("move", "cant", "turn", "upkeep", "win", "tie"):
+            if line.split("|")[1] in ends:
                 break
             lines.append(line)
         return lines
@@ -371,7 +425,7 @@ class Reader:
     # -------------------------------------------------------------------------------------------------- what they answered
 
     def acting(self, ident: str):
-        """(seat, its open turn decision, slot there) of a Pokémon that was asked at the start of this turn, or None"""
+        """(seat, its turn decision, slot there) of a Pokémon that was asked at the start of this turn, or None"""
         seat, place = self.seats.get(ident[:2]), self.board.slots.get(ident[:3])
         decision = self.turn_decision(seat) if seat else None
         if decision is None or place not in decision.order[:2]:
@@ -380,93 +434,131 @@ class Reader:
 
     def turn_decision(self, seat: Seat) -> Decision | None:
         """The newest decision about moves: a forced switch in the middle of a turn comes after it."""
-        for decision in [*([seat.open] if seat.open else []), *reversed(seat.decisions)]:
-            if "active" in decision.request:
-                return decision
-        return None
+        return next((decision for decision in reversed(seat.decisions) if "active" in decision.request), None)
 
-    def mark_tera(self, parts: list[str]) -> None:
+    def mark_gimmick(self, parts: list[str]) -> None:
         found = self.acting(parts[0])
         if found:
-            found[1].tera[found[2]] = True
-        self.seats[parts[0][:2]].tera_used = True
+            found[1].gimmick[found[2]] = True
+        self.seats[parts[0][:2]].gimmick_used = True
 
-    def act(self, kind: str, parts: list[str]) -> None:
-        self.acted, self.mover, self.revived = True, parts[0], None
-        found = self.acting(parts[0])
+    def act(self, at: int, kind: str, parts: list[str]) -> None:
+        self.acted, self.revived = True, None
+        actor, tags = parts[0], [part for part in parts[1:] if re.match(r"\[\w+\]", part)]
+        if kind == "cant" and parts[1].startswith("ability: ") and parts[1] != "ability: Truant":
+            # Damp, Armor Tail …: the line names the holder, and the one it stops behind it
+            actor = next((tag.removeprefix("[of] ") for tag in tags if tag.startswith("[of] ")), "")
+        self.mover = actor
+        found = self.acting(actor)
         if found is None:
             return
         seat, decision, slot = found
-        if kind == "move" and parts[0][:3] in self.instructed:
-            self.instructed.discard(parts[0][:3])
+        if kind == "move" and actor[:3] in self.not_their_own:
+            self.not_their_own.discard(actor[:3])
             return
-        tags = [part for part in parts if part.startswith("[from]")]
-        if kind == "move" and tags and "lockedmove" not in tags[0].replace(" ", ""):
+        caller = next((tag.removeprefix("[from] ") for tag in tags if tag.startswith("[from] ")), "")
+        if kind == "move" and caller == "lockedmove":
+            decision.had_no_choice(slot, parts[1])
+            self.release(at, seat, decision.order[slot], to_id(parts[1]), parts[2])
+            return
+        if kind == "cant" and parts[1] == "recharge":
+            decision.had_no_choice(slot, "Recharge")
+            return
+        if kind == "move" and caller:
             return  # called by another move or an ability: nobody chose it
-        known, place = None, decision.order[slot]
+        place = decision.order[slot]
         move = to_id(parts[2] if kind == "cant" else parts[1])
-        if not tags and move in seat.moves[place] and parts[0][:3] not in self.encored:
-            target = self.target(seat, slot, place, move, parts[2] if kind == "move" else "")
-            known = None if target is None else mdbo.SlotAction(seat.moves[place].index(move), target)
-        if kind == "move" and move in seat.moves[place]:
-            seat.uses[place][move] = seat.uses[place].get(move, 0) + 1
+        known = None
+        if move in seat.moves[place] and not self.transformed(seat, place):
+            if actor[:3] not in self.encored:
+                target = self.target(at, decision, slot, seat, move, parts[2] if kind == "move" else "")
+                known = None if target is None else mdbo.SlotAction(seat.moves[place].index(move), target)
+            if kind == "move":
+                seat.uses[place][move] = seat.uses[place].get(move, 0) + 1
+            if kind == "move" and known is None and any(line.startswith("|-prepare|") for line in self.until(at + 1, MAJOR)):
+                seat.charging[place] = (decision, slot, move)
         decision.choose(slot, known)
         decision.closed[slot] = True
 
-    def target(self, seat: Seat, slot: int, place: int, move: str, aimed: str) -> int | None:
+    def release(self, at: int, seat: Seat, place: int, move: str, aimed: str) -> None:
+        """A move that took a turn to prepare: only now its target is seen, which was chosen in the turn before."""
+        decision, slot, prepared = seat.charging.pop(place, (None, 0, ""))
+        if decision is None or prepared != move or decision.turn != self.board.turn - 1:
+            return
+        target = self.target(at, decision, slot, seat, move, aimed)
+        if target is not None:
+            decision.slots[slot] = mdbo.SlotAction(seat.moves[place].index(move), target)
+
+    def transformed(self, seat: Seat, place: int) -> bool:
+        """Its moves are somebody else's."""
+        return any(effect.startswith("as ") for effect in self.board.mons[seat.side][place]["effects"])
+
+    def target(self, at: int, decision: Decision, slot: int, seat: Seat, move: str, aimed: str) -> int | None:
         """The target that was chosen, 0 if the move takes none, None if the line does not tell"""
-        fact = game_data().moves[move]
-        if mdbo.TARGETS.get(fact["target"]) is None:
+        fact = game_data().moves.get(move, {})
+        offered = decision.request["active"][slot]["moves"][seat.moves[decision.order[slot]].index(move)]["target"]
+        who = mdbo.TARGETS.get(offered)
+        if who is None:
             return 0
-        if fact.get("smartTarget"):  # Dragon Darts hit whom they can
+        if who == (mdbo.ALLY,):
+            return slot - 2  # nobody else can be meant
+        minor = self.until(at + 1, MAJOR)
+        told = [line[1:].split("|") for line in minor]
+        if not aimed:  # a move that is prepared and done at once names its target in the end
+            aimed = next((parts[3] for parts in told if parts[0] == "-anim" and len(parts) > 3), "")
+        # What hits both names one of them at random. Dragon Darts go for one, then the other; if one of them cannot be hit, both for the other.
+        if "[spread]" in self.lines[at] or self.hits_both(move, seat, decision.order[slot]):
             return None
-        if aimed[:3] not in self.board.slots or (seat.side in self.redirected and aimed[:2] == seat.side):
+        hit = {parts[1][:3] for parts in told if parts[0] == "-damage" and len(parts) == 3}
+        if fact.get("smartTarget") and (len(hit) < 2 or {f"{seat.side}a", f"{seat.side}b"} & self.empty):
             return None
-        index, drawing = "ab".index(aimed[2]), {"electric": "lightningrod", "water": "stormdrain"}.get(fact["type"].lower(), "none")
-        standing = [(side, place) for side, other in self.seats.items() for place in other.order[:2]]
-        effects = [effect for side, place in standing for effect in self.board.mons[side][place]["effects"]]
-        transformed = any(effect.startswith("as ") for effect in effects)  # and took the ability with the looks
-        if transformed or any(self.seats[side].abilities[place] == drawing for side, place in standing):  # an ally's draws as well
+        if any(parts[0] == "-activate" and len(parts) > 2 and parts[2] in DRAWING for parts in told):
             return None
-        if aimed[:2] == seat.side:
-            return -index - 1
-        foe = aimed[:2]
-        mons, order = self.board.mons[foe], [self.board.slots[f"{foe}{letter}"] for letter in "ab"]
-        if foe in self.redirected:
+        side = aimed[:2]
+        if aimed[:3] not in self.board.slots or side in self.swapped or seat.side in self.swapped or aimed[:3] in self.redirecting:
             return None
-        # With one foe gone since the turn began the move may have been meant for the other one.
-        fell = any(stood and (other is None or mons[other]["fainted"]) for stood, other in zip(self.standing[foe], order))
-        return None if fell else index + 1
+        index = "ab".index(aimed[2])
+        if f"{side}{'ba'[index]}" in self.empty:
+            return None  # a move that was meant for an empty place goes to the one beside it
+        return -index - 1 if side == seat.side else index + 1
+
+    def hits_both(self, move: str, seat: Seat, place: int) -> bool:
+        if move == "expandingforce":
+            return "Psychic Terrain" in self.board.field
+        return move == "terastarstorm" and self.board.mons[seat.side][place]["species"] == "Terapagos-Stellar"
 
     # --------------------------------------------------------------------------------------------------- what has happened
 
-    upkept = False  # between a turn's end and the next turn: the fallen are replaced
-
     def note(self, kind: str, parts: list[str]) -> None:
         """What later lines are judged by."""
-        if kind in ("switch", "drag"):
+        slot, side = parts[0][:3], parts[0][:2]
+        effect = re.sub(r"^(move|ability): ", "", parts[1])
+        if kind in ("switch", "drag", "replace"):
             self.enter(parts)
         elif kind == "swap":
-            side = parts[0][:2]
-            self.redirected.add(side)
+            self.swapped.add(side)
+            self.empty = {letter_swapped(other) if other[:2] == side else other for other in self.empty}
+            for seat in self.seats.values():
+                seat.charging.clear()
             order = self.seats[side].order
             order[0], order[1] = order[1], order[0]
-        elif kind == "-singleturn" and to_id(parts[1].removeprefix("move: ")) in REDIRECTING:
-            self.redirected.add(parts[0][:2])
-        elif kind == "-singleturn" and parts[1] == "move: Instruct":
-            self.instructed.add(parts[0][:3])
-        elif kind == "-start" and to_id(parts[1].removeprefix("move: ")) == "encore":
-            self.encored.add(parts[0][:3])
-        elif kind in ("-enditem", "-item") and parts[0][:3] in self.board.slots:
+        elif kind == "-singleturn" and to_id(effect) in REDIRECTING:
+            self.redirecting.add(slot)
+        elif (kind == "-singleturn" and effect == "Instruct") or (kind == "-activate" and parts[1] == "ability: Dancer"):
+            self.not_their_own.add(slot)
+        elif kind == "-start" and effect == "Encore":
+            self.encored.add(slot)
+        elif kind in ("-enditem", "-item") and slot in self.board.slots:
             self.carry(kind, parts)
         elif kind == "-activate" and parts[1] == "ability: Commander":
-            seat, place = self.seats[parts[0][:2]], self.board.slots.get(parts[0][:3])
+            seat, place = self.seats[side], self.board.slots.get(slot)
             seat.commands[place] = next(other for other in seat.order[:2] if other != place)
         elif kind == "faint":
-            seat, place = self.seats[parts[0][:2]], self.board.slots.get(parts[0][:3])
+            self.empty.add(slot)
+            seat, place = self.seats[side], self.board.slots.get(slot)
             seat.commands = {who: mouth for who, mouth in seat.commands.items() if place not in (who, mouth)}
-        elif kind in ("-ability", "-activate") and to_id(parts[1].removeprefix("ability: ")) in LEAVING:
-            self.ejected.add(parts[0][:3])
+        elif kind in ("-ability", "-activate") and to_id(effect) in LEAVING:
+            self.ejected.add(slot)
         elif kind == "upkeep":
             self.upkept = self.acted = True
         elif kind == "turn":
@@ -478,10 +570,12 @@ class Reader:
             self.winner = names.index(parts[0]) if names.count(parts[0]) == 1 else NO_WINNER
 
     def enter(self, parts: list[str]) -> None:
-        seat, index = self.seats[parts[0][:2]], "ab".index(parts[0][2])
-        place = self.board.slots[parts[0][:3]]
+        side, index = parts[0][:2], "ab".index(parts[0][2])
+        self.empty.discard(parts[0][:3])
+        seat, place = self.seats[side], self.board.slots[parts[0][:3]]
         at = seat.where(place)
         seat.order[index], seat.order[at] = seat.order[at], seat.order[index]
+        self.history.append((side, index, place))
 
     def carry(self, kind: str, parts: list[str]) -> None:
         place = self.board.slots[parts[0][:3]]
@@ -491,9 +585,12 @@ class Reader:
             self.ejected.add(parts[0][:3])
 
 
-def read_replay(text: str, battle_format: str) -> list[tuple[np.ndarray, int, str, float]]:
+def read_replay(text: str, battle_format: str, views: Views | None = None) -> list[tuple[np.ndarray, int, str, float]]:
     """A log → (rows, side, "replay", outcome) of both seats"""
-    return Reader(text, battle_format).streams()
+    if views is not None:
+        return Reader(text, battle_format).streams(views)
+    with Views() as views:
+        return Reader(text, battle_format).streams(views)
 
 
 def collect_replays(source, folder, battle_format: str, progress=None) -> tuple[int, list[str]]:
@@ -505,20 +602,21 @@ def collect_replays(source, folder, battle_format: str, progress=None) -> tuple[
     if not files:
         raise ReplayError(f"There is no replay in {source}: put {', '.join(SUFFIXES)} files there.")
     writer, index, left_out, read = demos.Writer(folder, "replays_"), demos.new_index(battle_format), [], 0
-    for path in files:
-        try:
-            shard = writer.add(read_replay(read_text(path), battle_format))
-        except ReplayError as error:
-            left_out.append(f"{path.relative_to(source)}: {error}")
-            continue
-        except Exception as error:  # strangers' files hold what nobody thought of; one of them must not end the others
-            left_out.append(f"{path.relative_to(source)}: it cannot be followed ({type(error).__name__}: {error})")
-            continue
-        read += 1
-        if shard:
-            index["shards"].append(shard)
-        if progress:
-            progress(read, len(files))
+    with Views() as views:
+        for path in files:
+            try:
+                shard = writer.add(read_replay(read_battle(path).text, battle_format, views))
+            except ReplayError as error:
+                left_out.append(f"{path.relative_to(source)}: {error}")
+                continue
+            except Exception as error:  # strangers' files hold what nobody thought of; one of them must not end the others
+                left_out.append(f"{path.relative_to(source)}: it cannot be followed ({type(error).__name__}: {error})")
+                continue
+            read += 1
+            if shard:
+                index["shards"].append(shard)
+            if progress:
+                progress(read, len(files))
     shard = writer.flush()
     if shard:
         index["shards"].append(shard)

@@ -12,6 +12,7 @@ import copy
 import json
 import re
 
+from cleanrl_games.envs.vgc.replay_files import spectator_lines
 from cleanrl_games.envs.vgc.replay_words import (
     CANNOT,
     CURES,
@@ -35,20 +36,6 @@ SILENT = set(
 )
 
 
-def spectator_lines(text: str) -> list[str]:
-    """The lines a spectator sees: of every `|split|` pair the second, public one."""
-    lines = text.replace("\r\n", "\n").split("\n")
-    public, index = [], 0
-    while index < len(lines):
-        if lines[index].startswith("|split|"):
-            public.extend(line for line in lines[index + 2 : index + 3] if line)
-            index += 3
-        else:
-            public.append(lines[index])
-            index += 1
-    return public
-
-
 class Board:
     """Both sides as the log has shown them so far."""
 
@@ -64,6 +51,7 @@ class Board:
         self.field: dict[str, int] = {}
         self.sides: dict[str, dict[str, int]] = {"p1": {}, "p2": {}}
         self.before_illusion: dict[str, dict] = {}
+        self.before_forme: dict[tuple[str, int], str] = {}  # who changed its forme only until it leaves -> its own one
         self.events: list[dict] = []
         self.shown: dict = {}
         self.quiet = False
@@ -147,6 +135,7 @@ class Board:
         boosts = dict(leaving["boosts"]) if leaving and keep_boosts else {}
         if leaving is not None:
             leaving |= {"boosts": {}, "effects": [], "brief": []}
+            self.set_details(leaving, self.before_forme.pop((side, self.slots[slot]), leaving["species"]))
         for other, place in self.slots.items():
             # Revived and back in the other slot; if it had not fainted, one of the two is an Illusion: show both.
             if other.startswith(side) and other != slot and place == index and mon["fainted"]:
@@ -338,7 +327,11 @@ class Board:
             self.set_details(mon, args[1])
         self.tell("minor", self.who(args[0]), f" is now {args[1].split(', ')[0]}.")
 
-    on_minor_formechange = on_detailschange
+    def on_minor_formechange(self, args, tags):
+        slot, mon = args[0][:3], self.mon_at(args[0])
+        if mon is not None and self.slots.get(slot) is not None:
+            self.before_forme.setdefault((args[0][:2], self.slots[slot]), mon["species"])
+        self.on_detailschange(args, tags)
 
     def on_minor_terastallize(self, args, tags):
         mon = self.mon_at(args[0])

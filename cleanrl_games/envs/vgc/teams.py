@@ -1,6 +1,6 @@
 """Teams as the simulator takes them: read from a folder of PokePaste files, shipped with the repo, or generated.
 
-    TeamPool("shipped", "gen9vgc2024regg")                    the 16 training teams of this repo
+    TeamPool("shipped", "gen9vgc2024regg")                    the 16 training teams of this repo; generated ones for other formats
     TeamPool("shipped", "gen9vgc2024regg", split="eval")      the 8 held-out ones
     TeamPool("my_teams/", "gen9vgc2025regi", skip_bad=True)   a folder of .txt files, searched with its subfolders
     TeamPool("generated", "gen9vgc2023regc", size=500, seed=7)
@@ -34,6 +34,7 @@ from cleanrl_games.envs.vgc.install import (
     node_command,
     node_env,
     normalize_format,
+    same_regulation,
 )
 
 SHIPPED = Path(__file__).resolve().parent / "teams"
@@ -41,6 +42,7 @@ TEAMS_JS = Path(__file__).resolve().parent / "showdown" / "teams.js"
 HELD_OUT = "heldout"
 SPLITS = ("train", "eval", "all")
 NODE_TIMEOUT = 600
+STAND_INS = 64  # generated teams where a format has no shipped ones
 
 
 class TeamError(ValueError):
@@ -78,6 +80,9 @@ class TeamPool:
             self.teams = generate_teams(self.battle_format, split, size, seed)
             return
         folder = shipped_folder(self.battle_format) if source == "shipped" else Path(source).expanduser()
+        if folder is None:
+            self.teams = generate_teams(self.battle_format, split, STAND_INS, seed=1)
+            return
         teams, bad = read_folder(folder, self.battle_format)
         if bad and not skip_bad:
             raise TeamError(
@@ -121,12 +126,13 @@ def team_mix(sources, battle_format: str, **settings) -> list[str]:
     return [team for pool in pools for team in (pool * (most // len(pool) + 1))[:most]]
 
 
-def shipped_folder(battle_format: str) -> Path:
-    folder = SHIPPED / battle_format
-    if not folder.is_dir():
-        formats = ", ".join(sorted(path.name for path in SHIPPED.iterdir() if path.is_dir()))
-        raise TeamError(f"No teams are shipped for {battle_format}, only for {formats}: give a folder, or 'generated'.")
-    return folder
+def shipped_folder(battle_format: str) -> Path | None:
+    """The teams of this repo for a format, or for its regulation in another year; None if there are none: generated ones stand in."""
+    for name in (battle_format, *sorted(path.name for path in SHIPPED.iterdir() if path.is_dir())):
+        if (SHIPPED / name).is_dir() and same_regulation(name, battle_format):
+            return SHIPPED / name
+    print(f"No teams are shipped for {battle_format}: {STAND_INS} generated ones stand in.", file=sys.stderr, flush=True)
+    return None
 
 
 def read_folder(folder: Path, battle_format: str) -> tuple[list[Team], list[str]]:

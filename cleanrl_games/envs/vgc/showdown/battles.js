@@ -4,6 +4,7 @@
 
 const {Dex, Teams, PRNG} = require('pokemon-showdown');
 const {Battle} = require('pokemon-showdown/dist/sim/battle');
+const {simulatorFormat, nameOf} = require('./formats');
 
 // A 32-bit hash of three integers (murmur's finaliser over a running sum).
 function mix(a, b, c) {
@@ -20,14 +21,16 @@ const formats = new Map();
 function battleFormat(id, openTeamSheets) {
   const key = `${id} ${openTeamSheets}`;
   if (!formats.has(key)) {
-    const rules = Dex.formats.getRuleTable(Dex.formats.get(id));
+    const rules = Dex.formats.getRuleTable(Dex.formats.get(simulatorFormat(id)));
     const changes = [];
     if (openTeamSheets && !rules.has('forceopenteamsheets')) {
       if (rules.has('openteamsheets')) changes.push('!Open Team Sheets');
       changes.push('Force Open Team Sheets');
     }
     if (!openTeamSheets && rules.has('forceopenteamsheets')) changes.push('!Force Open Team Sheets');
-    const format = Dex.formats.get(changes.length ? `${id}@@@${changes.join(',')}` : id, true);
+    const found = Dex.formats.get(simulatorFormat(id, changes), true);
+    const format = Object.assign(Object.create(Object.getPrototypeOf(found)), found);
+    if (nameOf(id)) format.name = nameOf(id); // so that a battle's log says which regulation it is of
     const dexFormats = Dex.forFormat(format).formats;
     // The package keeps neither a rule table that repeals something nor the rules themselves, and asks for both in every battle.
     format.ruleTable = dexFormats.getRuleTable(format);

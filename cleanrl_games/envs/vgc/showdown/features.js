@@ -1,7 +1,8 @@
 'use strict';
 // The observation of one player: BattleView gathers what the player knows, write() puts it into the columns of columns.json.
-// features.py computes the same columns from poke-env's DoubleBattle.
+// The only place where an observation is made: VGCVecEnv, VGCPlayer (views.js) and replays all come here.
 const {LAYOUT, VOLATILE} = require('./columns.js');
+const {gimmick} = require('./mdbo.js');
 const {BattleView} = require('./view.js');
 const vocab = require('./vocabulary.js');
 
@@ -120,7 +121,7 @@ class PlayerView extends BattleView {
       for (let i = VOLATILE.substitute; i < volatile.length; i++) floats[to + i] = volatile[i];
       this.writeMatchup(slot, index, floats, to + VOLATILE.move_1_vs_a);
       if (request) {
-        if (request.canTerastallize) floats[to + VOLATILE.can_tera] = 1;
+        if (gimmick(request)) floats[to + VOLATILE.can_tera] = 1;
         if (request.trapped) floats[to + VOLATILE.trapped] = 1;
         if (request.maybeTrapped) floats[to + VOLATILE.maybe_trapped] = 1;
       }

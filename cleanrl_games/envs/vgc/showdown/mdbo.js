@@ -150,4 +150,4 @@ function sampleAction(request, mask, at, random) {
   return scratch.length ? scratch[random(scratch.length)] : -1;
 }
 
-module.exports = {SLOT, PASS, SWITCH, MASK_BYTES, NO_PASS_RULE, PREVIEWS, fillMask, choiceOf, pairLegal, sampleAction};
+module.exports = {SLOT, PASS, SWITCH, MASK_BYTES, NO_PASS_RULE, PREVIEWS, gimmick, fillMask, choiceOf, pairLegal, sampleAction};

@@ -162,9 +162,8 @@ function number(text, at) {
 }
 
 class Roster {
-  constructor(side, format) {
+  constructor(side) {
     this.me = side.charCodeAt(1);
-    this.format = format;
     this.slots = [new Slot(), new Slot(), new Slot(), new Slot()];
     this.mons = [[], []]; // every Pokémon made so far, the opponent's and one's own; the first `used` of them are in this battle
     this.used = [0, 0];

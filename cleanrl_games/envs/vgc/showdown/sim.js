@@ -112,7 +112,7 @@ class Table {
 
   seat(side) {
     if (this.seats[side]) this.seats[side].begin();
-    else this.seats[side] = new PlayerView(`p${side + 1}`, job.view);
+    else this.seats[side] = new PlayerView(`p${side + 1}`);
     return this.seats[side];
   }
 
@@ -351,7 +351,6 @@ function start(payload) {
   if (job.dispatch) require('./dispatch').install();
   lines.install();
   job.battleFormat = battleFormat(job.format, job.openTeamSheets);
-  job.view = {id: job.format, openTeamSheets: job.openTeamSheets};
   reserve(4 * job.battles.length + 4);
   const problems = [];
   job.teams.forEach((pool, side) => pool.forEach((packed, i) => {

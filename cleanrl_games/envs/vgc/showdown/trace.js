@@ -22,7 +22,7 @@ const base64 = array => Buffer.from(array.buffer, array.byteOffset, array.byteLe
 
 class Player {
   constructor(side) {
-    this.view = new PlayerView(`p${side + 1}`, {id: job.format, openTeamSheets: job.openTeamSheets});
+    this.view = new PlayerView(`p${side + 1}`);
     this.entries = [];
     this.lines = [];
   }
@@ -110,7 +110,7 @@ function play(index) {
 
 // What PlayerView makes of a stream recorded elsewhere, on a server for instance: {lines}, {request}, {observe: true}.
 function replay(role, entries) {
-  const view = new PlayerView(role, {id: job.format, openTeamSheets: job.openTeamSheets});
+  const view = new PlayerView(role);
   const frames = [];
   for (const entry of entries) {
     for (const line of entry.lines || []) view.line(line);

@@ -86,6 +86,7 @@ const READERS = new Map(Object.entries({
   '-swapsideconditions': view => view.sides.reverse(),
   '-miss': view => { if (view.event) view.event.noEffect++; },
   '-terastallize': (view, args) => view.terastallize(args),
+  '-mega': (view, args) => view.megaEvolve(args),
   '-formechange': (view, args) => view.formeChange(args),
   '-transform': (view, args) => view.transform(args),
   '-singlemove': (view, args) => view.singleMove(args),
@@ -346,6 +347,18 @@ class BattleView extends Roster {
     slot.mon.terastallized = true;
     slot.typesChanged = false;
     slot.type3 = 0;
+    this.spendGimmick(index);
+  }
+
+  // |-mega|WHO|SPECIES|STONE, after the |detailschange| that says what it has become.
+  megaEvolve(args) {
+    const mon = this.monOf(args[2]);
+    if (mon && args[4]) mon.item = vocab.item(args[4]);
+    this.spendGimmick(this.slotOf(args[2]));
+  }
+
+  // Once a battle and side: to terastallize, or to mega evolve where a format has that.
+  spendGimmick(index) {
     if (index < 2) this.ownTera = true;
     else this.oppTera = true;
   }
