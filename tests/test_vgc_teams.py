@@ -6,10 +6,14 @@ import re
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cleanrl_games.envs.vgc import teams as teams_module
+from cleanrl_games.envs.vgc.install import formats
 from cleanrl_games.envs.vgc.teams import SHIPPED, TeamError, TeamPool, export_teams, main, markdown_table, read_folder
+from cleanrl_games.envs.vgc.vec_env import TURN, VGCVecEnv
+from cleanrl_games.envs.vgc.vocabulary import LAYOUT
 
 FORMATS = ("gen9vgc2023regc", "gen9vgc2024regg", "gen9vgc2025regi")
 REGG = SHIPPED / "gen9vgc2024regg"
@@ -74,8 +78,73 @@ def test_old_spelling_and_unknown_format():
     assert TeamPool("shipped", "gen9vgc2023regulationc").battle_format == "gen9vgc2023regc"
     with pytest.raises(ValueError, match=r"gen9vgc9999.*gen9vgc2024regg"):
         TeamPool("shipped", "gen9vgc9999")
-    with pytest.raises(TeamError, match=r"No teams are shipped for gen9vgc2023regd, only for gen9vgc2023regc"):
-        TeamPool("shipped", "gen9vgc2023regd")
+    with pytest.raises(ValueError, match=r"gen9vgc2024regq' \(did you mean gen9vgc2024reg"):
+        TeamPool("shipped", "gen9vgc2024regq")
+
+
+def test_formats_without_shipped_teams(capsys):
+    """The same regulation in another year has them; others get generated ones, split as those are."""
+    assert TeamPool("shipped", "gen9vgc2025regg").packed == TeamPool("shipped", "gen9vgc2024regg").packed
+    train, held_out = (TeamPool("shipped", "gen9vgc2023regd", split) for split in ("train", "eval"))
+    assert "No teams are shipped for gen9vgc2023regd: 64 generated ones stand in." in capsys.readouterr().err
+    assert len(train) == len(held_out) == 64 and not set(train.packed) & set(held_out.packed)
+
+
+BANNED = {  # of those that the listed format below a regulation would allow
+    "gen9vgc2023rega": {"Flutter Mane", "Chi-Yu", "Iron Hands"},
+    "gen9vgc2023regb": {"Chi-Yu", "Ting-Lu"},
+    "gen9vgc2023rege": {"Incineroar", "Raging Bolt", "Kyogre", "Archaludon"},
+    "gen9vgc2024regf": {"Kyogre", "Miraidon", "Calyrex-Ice"},
+    "gen9vgc2024regh": {"Flutter Mane", "Raging Bolt", "Urshifu", "Ogerpon", "Kyogre"},
+    "gen9vgc2025regj": set(),
+}
+ALLOWED = {  # and these are what it is about
+    "gen9vgc2023rega": set(),
+    "gen9vgc2023regb": {"Flutter Mane", "Iron Hands", "Iron Bundle"},
+    "gen9vgc2023rege": {"Chi-Yu", "Ogerpon-Wellspring", "Sinistcha"},
+    "gen9vgc2024regf": {"Raging Bolt", "Incineroar", "Archaludon"},
+    "gen9vgc2024regh": {"Ursaluna-Bloodmoon", "Incineroar", "Archaludon"},
+    "gen9vgc2025regj": {"Mew", "Pecharunt", "Darkrai", "Hoopa-Unbound"},
+}
+
+
+@pytest.mark.parametrize("battle_format", BANNED)
+def test_regulations_that_showdown_does_not_list(battle_format):
+    pool = TeamPool("generated", battle_format, size=150, seed=3)
+    used = {species for team in pool for species in team.species}
+    assert not used & BANNED[battle_format]
+    assert len(used & ALLOWED[battle_format]) >= min(1, len(ALLOWED[battle_format]))
+    with VGCVecEnv(2, 1, battle_format, pool, logs=True) as env:
+        finished, rng = 0, np.random.default_rng(1)
+        while finished < 2:
+            batch = env.recv()
+            finished += len(batch.finished)
+            for log in batch.logs.values():
+                assert f"|tier|{formats()[battle_format]}\n" in log
+            rows, legal = batch.decisions, batch.mask
+            env.send(batch.key[rows], [rng.choice(np.flatnonzero(legal[row])) for row in rows])
+
+
+@pytest.mark.parametrize("battle_format", ["gen9championsvgc2026regma", "gen9championsvgc2026regmb"])
+def test_generated_champions_teams_hold_mega_stones_as_people_do(battle_format):
+    """One in 55 % of people's teams, two in 45 %; and battles use them."""
+    pool = TeamPool("generated", battle_format, size=150, seed=3)
+    counts = np.array([sum(bool(re.search(r"ite[XY]?$", mon.split("|")[2])) for mon in team.packed.split("]")) for team in pool])
+    assert set(counts) == {1, 2} and 1.3 < counts.mean() < 1.6
+    evolved, can = 0, LAYOUT["active"].float_index(0, "can_tera")
+    with VGCVecEnv(4, 1, battle_format, pool, logs=True) as env:
+        finished, rng = 0, np.random.default_rng(1)
+        while finished < 6:
+            batch = env.recv()
+            finished += len(batch.finished)
+            evolved += sum(log.count("|-mega|") for log in batch.logs.values())
+            rows, legal = batch.decisions, batch.mask
+            for row in rows[batch.kind[rows] == TURN]:
+                offered = batch.slots[row, 0, :40].reshape(4, 2, 5)[:, 1].any()
+                assert offered == batch.floats[row, can], "the column says what the mask allows"
+            env.send(batch.key[rows], [rng.choice(np.flatnonzero(legal[row])) for row in rows])
+        assert env.stats()["invalid"] == 0
+    assert evolved >= 3
 
 
 def test_bad_teams_are_named_with_the_reason(tmp_path):

@@ -198,9 +198,9 @@ def normalize_format(name: str) -> str:
     for spelling in (wanted, wanted.removesuffix("bo3")):  # best of three is the same game
         if spelling in formats():
             return spelling
-    near = difflib.get_close_matches(wanted, formats(), n=3, cutoff=0.5)
-    suggestion = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(formats())}."
-    raise ValueError(f"Unknown battle format {name!r}: {suggestion}")
+    near = difflib.get_close_matches(wanted, formats(), n=2, cutoff=0.8)
+    suggestion = f" (did you mean {' or '.join(near)}?)" if near else ""
+    raise ValueError(f"Unknown battle format {name!r}{suggestion}; there are {', '.join(sorted(formats()))}.")
 
 
 def same_regulation(tier: str, battle_format: str) -> bool:
