@@ -121,7 +121,9 @@ def test_choices_that_were_really_made_judge_the_reader(views, tmp_path):
         (tmp_path / name).write_text(json.dumps({"log": LOG, "inputLog": [f">p1 {choice}" for choice in choices]}))
     score = replay_check.check(tmp_path, FORMAT)
     assert (score.read, score.made, score.right) == (2, 12, 4 + 3)
-    assert score.wrong == ["bad.json, p1, turn 3: read move dragondarts +1, move armorcannon +2, chosen move dragondarts +2, move armorcannon +2"]
+    assert score.wrong == [
+        "bad.json, p1, turn 3: read move dragondarts +1, move armorcannon +2, chosen move dragondarts +2, move armorcannon +2"
+    ]
 
 
 def test_what_cannot_be_used_is_a_sentence(tmp_path):
@@ -163,7 +165,7 @@ def test_a_mega_evolution_is_part_of_the_choice(views):
     """The bit that is tera elsewhere: set where somebody mega evolved, and nowhere else."""
     battle_format, seen = "gen9championsvgc2026regma", 0
     teams = TeamPool("generated", battle_format, size=40, seed=4).packed
-    for log, _, truth in replay_check.play(battle_format, 8, True, 5, teams):
+    for log, *_ in replay_check.play(battle_format, 8, True, 5, teams):
         reader = Reader(log, battle_format)
         reader.streams(views)
         for side, seat in reader.seats.items():

@@ -1,8 +1,8 @@
 """Saved battles in every wrapping that people have them in, as the lines that a spectator saw.
 
-    .log, .txt   the protocol itself, or the log that `play_showdown.py` writes
-    .html        a page saved by Showdown's "Download replay", or one of our own pages
-    .json        what a server's replay API gives (`log` a text), or a server's own log (`log` a list of lines, perhaps with `inputLog`)
+.log, .txt   the protocol itself, or the log that `play_showdown.py` writes
+.html        a page saved by Showdown's "Download replay", or one of our own pages
+.json        what a server's replay API gives (`log` a text), or a server's own log (`log` a list of lines, perhaps with `inputLog`)
 """
 
 import json
