@@ -34,8 +34,9 @@ from cleanrl_games.envs.normalise import RewardScale, RunningMeanStd
 from cleanrl_games.envs.recurrence import LSTMUnroll, gru_unroll
 from cleanrl_games.envs.rocketleague import NUM_ACTIONS, NUM_OBS, TERM_NAMES, RocketLeagueVecEnv, contract, reward_weights
 from cleanrl_games.envs.rocketleague.evaluation import Player, rating_match, touch_metrics  # noqa: F401 (tools play a model as its script's Player)
-from cleanrl_games.envs.rocketleague.ratings import ANCHORS, expected_score, new_rating
-from cleanrl_games.envs.rocketleague.rule_policy import RulePolicy
+from cleanrl_games.envs.rocketleague.ratings import PINNED, expected_score, new_rating
+from cleanrl_games.envs.rocketleague.scripted import PLAYERS, ScriptedPlayer
+from cleanrl_games.envs.rocketleague.states import check_team_sizes
 from cleanrl_games.runtime import central_inference, models, shared_memory
 from cleanrl_games.runtime.checkpoints import load_checkpoint, restore
 from cleanrl_games.runtime.device import maybe_compile, set_up, to_device
@@ -387,8 +388,9 @@ def stage_rewards(args, stage, update):
 
 # --------------------------------------------------------------------------------------------------------------- actors
 
-NOBODY, SELF, RULE, RANDOM, FIRST_MEMBER = -2, -1, 0, 1, 2  # who plays the other side of an arena: serial numbers of the league
-KINDS = ("self", "rule", "random", "past")
+# Who plays the other side of an arena: a serial number of the league. The scripted players have the first ones, in their own order.
+NOBODY, SELF, FIRST_MEMBER = -2, -1, len(PLAYERS)
+KINDS = ("self", *PLAYERS, "past")
 MAX_EPISODES = 4096  # per rollout
 
 
@@ -442,7 +444,7 @@ class Actor:
         self.args, self.index, self.seed, self.stage = args, index, args.seed * 1000 + index, -1
         self.rng, self.generator = np.random.default_rng(self.seed), torch.Generator().manual_seed(self.seed)
         self.agent = self.policy = make_agent(vars(args)).eval()
-        self.bots = {RULE: RulePolicy("rule", self.seed), RANDOM: RulePolicy("random", self.seed)}
+        self.bots = {serial: ScriptedPlayer(name, self.seed) for serial, name in enumerate(PLAYERS)}
         self.members = {}  # serial number of a league member → its policy, copied when first needed
         self.opponent = np.full(0, NOBODY)  # of each arena; there are none before the first stage
 
@@ -590,8 +592,8 @@ class League:
 
     def __init__(self, args, board):
         self.args, self.board, self.next_serial = args, board, FIRST_MEMBER
-        self.members = [{**new_rating(name, elo), "serial": serial, "row": -1} for serial, (name, elo) in enumerate(ANCHORS.items())]
-        self.agent = new_rating("agent", ANCHORS["random"])  # which an untrained network plays like
+        self.members = [{**new_rating(name, PINNED[name]), "serial": serial, "row": -1} for serial, name in enumerate(PLAYERS)]
+        self.agent = new_rating("agent", PINNED["random"])  # which an untrained network plays like
 
     def join(self, name, flat):
         """A snapshot takes over the agent's ratings. When the league is full, the weakest past self leaves."""
@@ -625,6 +627,11 @@ if __name__ == "__main__":
     stage, last_stage = STAGE_NAMES.index(args.stage), STAGE_NAMES.index(args.final_stage)
     if stage > last_stage:
         raise BadInput(f"--stage {args.stage} comes after --final-stage {args.final_stage}.")
+    if args.state_file:
+        try:
+            check_team_sizes(args.state_file, [size for one in STAGES[stage : last_stage + 1] for size in one.team_sizes])
+        except ValueError as error:
+            raise BadInput(f"--state-file: {error}") from None
     if not stage_rewards(args, stage, 0).any():
         raise BadInput(f"With --reward-mode {args.reward_mode} nothing is paid for in stage {args.stage}: begin with --stage score.")
     run_dir = make_run_folder(args, __file__)
@@ -669,7 +676,9 @@ if __name__ == "__main__":
         policy, seed = copy_with_weights(agent, to_flat(agent)).cpu().eval(), args.seed + 7919 * (update + 1)  # not the seed of any actor
         save_model(run_dir / "models" / f"{global_step}.zip", policy, args, stage)
         size, chances = max(STAGES[stage].team_sizes), league.probabilities()[FIRST_MEMBER:]
-        opponents, drawn = league.members[:FIRST_MEMBER], np.random.default_rng([args.seed, update])
+        # `rule` always, the other scripted players in turn: all of them would take longer than the training in between
+        turn = 1 + update // max(args.eval_frequency, 1) % (FIRST_MEMBER - 1)
+        opponents, drawn = [league.members[serial] for serial in (0, turn)], np.random.default_rng([args.seed, update])
         if len(chances) and args.rating_opponents:
             count = min(args.rating_opponents, int((chances > 0).sum()))
             chosen = drawn.choice(len(chances), count, replace=False, p=chances / chances.sum())
@@ -678,10 +687,10 @@ if __name__ == "__main__":
         for member in opponents:
             other = copy_with_weights(policy, board.snapshots[member["row"]]) if member["serial"] >= FIRST_MEMBER else member["name"]
             scores = rating_match(args, policy, league.agent, other, member, size, seed, run_dir, global_step, STAGE_NAMES[stage])
-            if member["name"] in ANCHORS:
+            if member["name"] in PINNED:
                 results |= score_metrics(member["name"], scores)
             if member["name"] == "rule" and STAGES[stage].measure == "win":
-                stage_scores.extend(scores.tolist())
+                stage_scores.extend((scores == 1.0).tolist())  # a tie is not a win
             stage_rated += len(scores)
         small = dataclasses.replace(args, num_agents=12 * math.ceil(args.eval_episodes / 6), state_file="", aerial_focus=0.0)
         return results | touch_metrics(policy, lambda: make_env(small, STAGES[0], args.seed + 7919), args.seed)

@@ -17,7 +17,7 @@ import RocketSim
 import torch
 
 from cleanrl_games import recurrent_ppo_rocketleague as script
-from cleanrl_games.envs.rocketleague import NUM_ACTIONS, NUM_OBS, contract, ratings
+from cleanrl_games.envs.rocketleague import NUM_ACTIONS, NUM_OBS, contract, ratings, states
 from cleanrl_games.runtime import central_inference
 from cleanrl_games.runtime.checkpoints import load_checkpoint
 from cleanrl_games.runtime.errors import BadInput
@@ -179,15 +179,15 @@ def test_weak_members_leave_and_anchors_never():
         league.agent["elo"] = elo
         league.join(f"s{number}", torch.full((4,), float(number)))
     league.prune()
-    assert [member["name"] for member in league.members] == ["rule", "random", "s1", "s2"]
+    assert [member["name"] for member in league.members] == [*script.PLAYERS, "s1", "s2"]
     league.agent["elo"] = 9999.0
     league.join("s3", torch.zeros(4))
     league.join("s4", torch.full((4,), 4.0))  # full: the weakest past self makes room, not a weaker anchor
-    assert [member["name"] for member in league.members] == ["rule", "random", "s2", "s3", "s4"]
-    assert len({member["row"] for member in league.members[2:]}) == 3
+    assert [member["name"] for member in league.members] == [*script.PLAYERS, "s2", "s3", "s4"]
+    assert len({member["row"] for member in league.members[script.FIRST_MEMBER :]}) == 3
     assert league.board.snapshots[league.members[-1]["row"]].tolist() == [4.0] * 4
     league.prune()
-    assert [member["name"] for member in league.members] == ["rule", "random", "s3", "s4"]
+    assert [member["name"] for member in league.members] == [*script.PLAYERS, "s3", "s4"]
 
 
 def test_ratings_move_and_anchors_hold(tmp_path):
@@ -195,14 +195,22 @@ def test_ratings_move_and_anchors_hold(tmp_path):
     assert ratings.rate_match(agent, rule, [1.0], 1) == [(1508.0, 1500.0)]
     assert rule["elo"] == 1500.0 and agent["mu"] > rule["mu"] and agent["sigma"] < 25 / 3
     before = agent["elo"]
-    course = ratings.rate_match(agent, other, [0.0, 0.5], 2)
+    course = ratings.rate_match(agent, other, [0.0, 1.0], 2)
     assert agent["elo"] - before == pytest.approx(1900.0 - other["elo"]) and course[-1] == (agent["elo"], other["elo"])
     assert course[0][0] - before == pytest.approx(-16 * float(ratings.expected_score(before, 1900.0)))
-    assert (agent["games"], agent["wins"], other["wins"]) == (3, 1.5, 1.5)
+    assert (agent["games"], agent["wins"], other["wins"]) == (3, 2.0, 1.0)
     ratings.append_games(tmp_path / "games.csv", 7, "1v1", 2, "agent", "past", [0.0, 0.5], [3.0, 60.0], course)
     ratings.append_games(tmp_path / "games.csv", 8, "1v1", 2, "agent", "rule", [1.0], [3.0], [(1.0, 2.0)])
     rows = list(csv.DictReader((tmp_path / "games.csv").open()))
     assert [row["side"] for row in rows] == ["blue", "orange", "blue"] and [row["score"] for row in rows] == ["0.0", "0.5", "1.0"]
+
+
+def test_ties_move_no_rating():
+    agent, rule = ratings.new_rating("agent", 850.0), ratings.new_rating("rule", 1500.0)
+    course = ratings.rate_match(agent, rule, [0.5] * 68, 1)
+    assert agent["elo"] == 850.0 and agent["mu"] == rule["mu"] and agent["games"] == 0 and course == [(850.0, 1500.0)] * 68
+    ratings.rate_match(agent, rule, [0.5, 1.0, 0.5], 1)
+    assert agent["elo"] == 850.0 + 16 * (1 - float(ratings.expected_score(850.0, 1500.0)))
 
 
 def test_a_stage_is_passed_by_a_confident_measure_or_by_elo():
@@ -285,7 +293,7 @@ def test_the_learners_unroll_gives_the_actors_log_probs(recurrent, where, monkey
 
 def test_opponents_stay_for_a_game_play_whole_teams_and_are_not_trained(monkeypatch):
     short_games(monkeypatch)
-    args, actor, board, league, s = actor_of(guests=4, opponent_sampler="uniform")
+    args, actor, board, league, s = actor_of(guests=60, opponent_sampler="uniform")
     league.join("past", script.to_flat(actor.agent))
     league.publish(actor.agent, 3, 4, script.stage_rewards(args, 4, 0), 0.4)
     actor.read_board(board)
@@ -306,7 +314,8 @@ def test_opponents_stay_for_a_game_play_whole_teams_and_are_not_trained(monkeypa
     for t, (opponent, side) in enumerate(seen):
         alone = opponent[env.agent_arena] == script.SELF
         assert (s["trained"][t].numpy() == (alone | (env.agent_team == side[env.agent_arena]))).all()
-    assert {script.SELF, script.RULE, script.RANDOM, script.FIRST_MEMBER} == set(np.concatenate([opponent for opponent, _ in seen]))
+    met = set(np.concatenate([opponent for opponent, _ in seen]).tolist())
+    assert {script.SELF, script.FIRST_MEMBER} < met <= {script.SELF, *range(script.FIRST_MEMBER + 1)} and len(met) >= 5
     truncated = s["truncated"]
     assert truncated.any() and (s["bootstrap"][truncated] != 0).all() and (s["bootstrap"][~truncated] == 0).all()
     results = s["episodes"][: int(s["info"][3])]
@@ -317,7 +326,7 @@ def test_results_are_seen_from_the_learners_side():
     _, actor, board, league, _ = actor_of()
     league.publish(actor.agent, 0, 2, script.stage_rewards(actor.args, 2, 0), 1.0)
     actor.read_board(board)
-    actor.opponent[:4], actor.side[:4] = [script.RULE, script.RULE, script.SELF, 5], [0, 1, 0, 1]
+    actor.opponent[:4], actor.side[:4] = [0, 0, script.SELF, 5], [0, 1, 0, 1]
     own, _ = actor.rows()
     actor.touched[:] = False
     actor.touched[actor.env.first[2]] = True
@@ -423,16 +432,22 @@ def test_other_versions_and_senseless_settings_get_a_sentence(whole_run, tmp_pat
     (tmp_path / "config.yaml").write_text((whole_run / "config.yaml").read_text())
     checkpoint = load_checkpoint(whole_run)
     torch.save({**checkpoint, "contract_hash": "0123456789abcdef"}, tmp_path / "checkpoint.pt")
+    rows = np.array([states.spawn(states.KICKOFF_PLACES[0], team) for team in (0, 1)])
+    states.save_states(tmp_path / "states.npz", [(np.array([0, 0, 93.15, 0, 0, 0, 0, 0, 0]), rows)])  # enough for the first three stages
     runs = [
         (start(tmp_path, resume=True), "sees and does other things (contract 0123456789abcdef"),
         (start(tmp_path / "a", "--rollout-steps", 60), "multiple of --sequence-length"),
         (start(tmp_path / "b", "--stage", "3v3", "--final-stage", "1v1"), "comes after"),
         (start(tmp_path / "c", "--reward-mode", "sparse"), "begin with --stage score"),
+        (start(tmp_path / "d", "--state-file", tmp_path / "states.npz"), "no state for 2 cars per team and 3 cars per team"),
     ]
     for process, sentence in runs:
         output = finish(process, code=1)
         assert sentence in output and "Traceback" not in output
-    assert not (tmp_path / "a").exists()
+    assert not any((tmp_path / name).exists() for name in "abcd")
+    finish(
+        start(tmp_path / "e", "--state-file", tmp_path / "states.npz", "--final-stage", "1v1", "--num-workers", 0, "--total-timesteps", 1)
+    )
 
 
 def test_a_run_that_diverges_ends_in_a_sentence_and_keeps_its_last_good_state(tmp_path):

@@ -13,7 +13,7 @@ from cleanrl_games.envs.rocketleague import ACTION_TABLE, NUM_OBS, REWARD_PRESET
 from cleanrl_games.envs.rocketleague.contract import NO_OP, OBS_INDEX, TERM_INDEX
 from cleanrl_games.envs.rocketleague.match import play_kickoffs
 from cleanrl_games.envs.rocketleague.observations import BALL_POSITION, POSITION
-from cleanrl_games.envs.rocketleague.rule_policy import RulePolicy
+from cleanrl_games.envs.rocketleague.scripted import PLAYERS, ScriptedPlayer
 from cleanrl_games.envs.rocketleague.states import SETTERS, car, load_states
 from cleanrl_games.tools.bench_rocketleague import random_ticks
 
@@ -361,23 +361,129 @@ def test_masks_leave_what_matters():
     assert air[tilts].all() and air[boosts].all() and air[jumps].all()  # it never jumped: the flip is still there
 
 
+def spend_flip(env, arena, agent):
+    """As after a flip in the air: no jump is left"""
+    body = env.bodies[arena][agent]
+    state = body.get_state()
+    state.has_jumped = state.has_flipped = True
+    state.air_time_since_jump = 2.0
+    body.set_state(state)
+
+
+def test_a_car_on_its_roof_may_jump_and_gets_up_by_it():
+    env = RocketLeagueVecEnv(1, no_touch_seconds=100.0)
+    env.set_arena(0, ball((3000, 3000, 93.15)), (car((0, -2000, 45), NORTH, roll=np.pi, boost=0), car((0, 2000, 900), SOUTH, boost=50)))
+    for agent in (0, 1):
+        spend_flip(env, 0, agent)
+    play(env, [NO_OP, NO_OP], 12)
+    jumps = (ACTION_TABLE[:, 5] > 0) & (ACTION_TABLE[:, 6] == 0)
+    up = OBS_INDEX["up_z"]
+    assert env.obs[0, up] < -0.9 and env.obs[0, OBS_INDEX["can_flip"]] == 0
+    assert env.masks[0, jumps].all(), "the only way up is masked"
+    assert not env.masks[1, jumps].any(), "a car in mid-air without its flip has no jump"
+    play(env, [action(jump=1), NO_OP], 1)
+    play(env, [NO_OP, NO_OP], 15)
+    assert env.obs[0, up] > 0.9
+
+
+def test_no_jump_is_masked_that_the_game_would_answer():
+    """RocketSim rights a car by a jump when its body touches something flat enough; the mask knows it by the hitbox alone."""
+    env, rng = RocketLeagueVecEnv(24, states={"random": 1.0}, seed=3), np.random.default_rng(0)
+    jumps, touching, open_air, masked = ACTION_TABLE[:, 5] > 0, 0, 0, 0
+    for _ in range(500):
+        env.step(rng.integers(0, 90, env.num_agents))
+        for agent in range(env.num_agents):
+            arena = env.agent_arena[agent]
+            state = env.bodies[arena][agent - env.first[arena]].get_state()
+            if state.is_on_ground or state.is_demoed:
+                continue
+            if state.has_world_contact and state.world_contact_normal.z > 0.7071:
+                touching += 1
+                assert (env.masks[agent] & jumps).any()
+            elif state.pos.z > 300 and abs(state.pos.x) < 3500 and state.has_flipped and not state.is_jumping:
+                open_air += 1
+                masked += not (env.masks[agent] & jumps).any()
+    assert touching > 300 and open_air > 300 and masked == open_air
+
+
 # ------------------------------------------------------------------------------------------------------ players, picture
 
 
-def test_rule_policy_beats_random_from_both_sides(tmp_path):
-    scores, lengths = play_kickoffs(RulePolicy("rule"), RulePolicy("random"), 12, seed=2, max_seconds=60.0, video=tmp_path / "match.gif")
+def test_aerial_player_meets_a_ball_in_the_air():
+    """A ball at 900, from several distances and speeds; `rule` waits until it comes down."""
+    heights = {}
+    for name in ("aerial", "rule"):
+        situations = [(distance, rise, speed) for distance in (900, 1300, 1700) for rise in (0, 300, 600) for speed in (0, 700)]
+        env, player, reached = RocketLeagueVecEnv(len(situations), no_touch_seconds=100.0), ScriptedPlayer(name), np.zeros(len(situations))
+        for i, (distance, rise, speed) in enumerate(situations):
+            flier = car((0, 500 - distance, 17), NORTH, (0, speed, 0), boost=100)
+            env.set_arena(i, ball((0, 500, 900), (0, 0, rise)), (flier, car((-3000, 4000, 17), SOUTH)))
+        actions, blue = np.full(env.num_agents, NO_OP), np.arange(0, env.num_agents, 2)
+        for _ in range(36):
+            player.act(env.obs, env.masks, blue, actions)
+            _, _, _, _, _, info = env.step(actions)
+            reached = np.maximum(reached, 2044 * info["terms"][blue, TERM_INDEX["touch_height"]])
+        heights[name] = reached
+    assert (heights["aerial"] > 300).sum() >= 5 > 2 >= (heights["rule"] > 300).sum(), heights
+
+
+def test_positional_player_holds_its_place_and_chaser_does_not():
+    """The ball is nearer to the opponent, in its half"""
+    for name, leaves in (("positional", False), ("chaser", True)):
+        env, player = RocketLeagueVecEnv(1, no_touch_seconds=100.0), ScriptedPlayer(name)
+        env.set_arena(0, ball((0, 2500, 93.15)), (car((0, -1300, 17), NORTH), car((0, 3300, 17), SOUTH)))
+        actions = np.full(2, NO_OP)
+        for _ in range(20):
+            player.act(env.obs, env.masks, np.array([0]), actions)
+            env.step(actions)
+        assert (env.cars[0, POSITION + 1] > -500) == leaves, name
+
+
+def test_scripted_players_stand_in_the_order_of_their_ratings():
+    from cleanrl_games.envs.rocketleague.ratings import PINNED
+
+    assert set(PINNED) == set(PLAYERS) and PINNED["rule"] == 1500.0
+    order = sorted(PINNED, key=PINNED.get)
+    for weaker, stronger in (("random", "chaser"), ("chaser", "rule"), ("rule", "aerial")):
+        assert order.index(weaker) < order.index(stronger)
+        scores, _ = play_kickoffs(ScriptedPlayer(stronger), ScriptedPlayer(weaker), 24, seed=4, max_seconds=40.0)
+        assert scores.mean() > 0.5, (stronger, weaker, scores.mean())
+
+
+def test_pictures_show_height_and_names(tmp_path):
+    from cleanrl_games.envs.rocketleague import picture
+
+    shots = {}
+    for height in (93.15, 1500):
+        env = RocketLeagueVecEnv(1)
+        env.set_arena(0, ball((0, 0, height)), AWAY)
+        shots[height] = np.asarray(picture.MatchRecorder(env, 0, names=("north", "south")).draw(), np.int64)
+    balls = {height: np.argwhere((shot[40:] > 225).all(2))[:, 0].mean() + 40 for height, shot in shots.items()}  # of its white pixels
+    (_, low), (_, high) = picture.project([(0, 0, 93.15), (0, 0, 1500)])[0]
+    assert abs(balls[93.15] - low) < 8 and abs(balls[1500] - high) < 8 and high < low - 50
+    x, y = (int(value) for value in picture.project([(0, 0, 1.0)])[0][0])
+    assert tuple(shots[1500][y, x + 3]) == picture.SHADOW and tuple(shots[93.15][y, x + 3]) != picture.GRASS
+    env = RocketLeagueVecEnv(1)
+    one, other = (np.asarray(picture.MatchRecorder(env, 0, names=names).draw()) for names in (("north", "b"), ("a", "b")))
+    assert (one[:, : picture.WIDTH // 2] != other[:, : picture.WIDTH // 2]).any(), "the names do not show"
+
+
+def test_rule_player_beats_random_from_both_sides(tmp_path):
+    scores, lengths = play_kickoffs(
+        ScriptedPlayer("rule"), ScriptedPlayer("random"), 12, seed=2, max_seconds=60.0, video=tmp_path / "match.gif"
+    )
     assert scores[::2].mean() > 0.75 and scores[1::2].mean() > 0.75
     assert (lengths > 0).all() and (lengths <= 900).all()
     from PIL import Image
 
     with Image.open(tmp_path / "match.gif") as picture:
         assert picture.n_frames > 10
-    swapped, _ = play_kickoffs(RulePolicy("random"), RulePolicy("rule"), 12, seed=2, max_seconds=60.0)
+    swapped, _ = play_kickoffs(ScriptedPlayer("random"), ScriptedPlayer("rule"), 12, seed=2, max_seconds=60.0)
     assert swapped.mean() < 0.25
 
 
 def test_random_player_keeps_to_the_mask():
-    env, player = RocketLeagueVecEnv(4, (2,), states={"random": 1.0}), RulePolicy("random")
+    env, player = RocketLeagueVecEnv(4, (2,), states={"random": 1.0}), ScriptedPlayer("random")
     actions, seen = np.zeros(env.num_agents, np.int64), set()
     for _ in range(40):
         player.act(env.obs, env.masks, np.arange(env.num_agents), actions)
@@ -386,7 +492,7 @@ def test_random_player_keeps_to_the_mask():
         env.step(actions)
     assert len(seen) > 70
     with pytest.raises(ValueError, match="Unknown scripted player"):
-        RulePolicy("clever")
+        ScriptedPlayer("clever")
 
 
 def test_rocketsim_rows_mean_what_the_code_takes_them_for():

@@ -10,6 +10,7 @@ from cleanrl_games.envs.rocketleague.contract import FIRST_BALL, FIRST_JUMP, FIR
 from cleanrl_games.envs.rocketleague.meshes import PACKAGES, fetch_package, load_meshes
 from cleanrl_games.envs.rocketleague.observations import BOOST, FORWARD, POSITION, SPIN, UP, VELOCITY
 from cleanrl_games.envs.rocketleague.states import SETTERS
+from cleanrl_games.envs.rocketleague.states import car as car_row
 
 
 @pytest.fixture(scope="module")
@@ -125,3 +126,21 @@ def test_pads_stand_where_rlgym_says(rlgym):
     assert np.abs(ours - np.array(common_values.BOOST_LOCATIONS)).max() <= 2  # rlgym has one of them two units off
     assert [i for i, pad in enumerate(env.pad_objects[0]) if pad.is_big] == list(contract.BIG_PADS)
     assert np.array_equal(-ours[::-1, :2], ours[:, :2])  # why orange reads the list backwards
+
+
+def test_a_wreck_is_seen_as_rlgym_sees_it(rlgym):
+    """Its body goes on turning in the physics; what is seen stays as it was hit."""
+    env = RocketLeagueVecEnv(1, no_touch_seconds=1000.0)
+    ball = np.float32([3000, 3000, 93.15, 0, 0, 0, 0, 0, 0])
+    cars = np.float32([car_row((-1000, -1500, 17), np.pi / 2, (0, 2300, 0), boost=100), car_row((-1000, 0, 17), 0.3)])
+    env.set_arena(0, ball, cars)
+    oracle, wrecked = Oracle(rlgym, ball, cars), 0
+    for _ in range(25):
+        actions = np.array([19, contract.NO_OP])  # full throttle and boost
+        oracle.step(actions)
+        env.step(actions)
+        if env.obs[1, OBS_INDEX["demo_timer"]] > 0:
+            wrecked += 1
+            np.testing.assert_allclose(our_physics(env)[1, 9:15], oracle.physics()[1, 9:15], rtol=0, atol=1e-5)
+            compare_observations(env.obs, oracle.observations(), 1)
+    assert wrecked > 10

@@ -1,5 +1,7 @@
 """Tools of Rocket League: the bot for the real game, the diagnosis, and evaluate."""
 
+import csv
+import importlib.metadata
 import importlib.util
 import json
 import subprocess
@@ -13,13 +15,15 @@ import rlbot_flatbuffers as flat
 import torch
 
 from cleanrl_games import recurrent_ppo_rocketleague as script
-from cleanrl_games.envs.rocketleague import NUM_ACTIONS, RocketLeagueVecEnv, contract
+from cleanrl_games.envs.rocketleague import NUM_ACTIONS, RocketLeagueVecEnv, contract, ratings
 from cleanrl_games.envs.rocketleague.contract import ACTION_TABLE, BIG_PADS, CONTROL_NAMES, NO_OP, OBS_INDEX, OBS_NAMES
 from cleanrl_games.envs.rocketleague.match import play_kickoffs
 from cleanrl_games.envs.rocketleague.observations import SUPERSONIC
 from cleanrl_games.envs.rocketleague.rlbot import PAD_PLACES, PacketReader, Pilot
-from cleanrl_games.envs.rocketleague.rule_policy import RulePolicy
-from cleanrl_games.tools import diagnose_performance, evaluate, export_rlbot, models
+from cleanrl_games.envs.rocketleague.scripted import PLAYERS, ScriptedPlayer
+from cleanrl_games.envs.rocketleague.states import car, load_states
+from cleanrl_games.runtime.errors import BadInput
+from cleanrl_games.tools import diagnose_performance, evaluate, export_rlbot, league, models, rocketleague_states
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -78,7 +82,7 @@ def test_observations_from_packets_equal_trainings():
     assert np.allclose([pad.get_pos().as_tuple()[:2] for pad in env.pad_objects[0]], PAD_PLACES, atol=1)
     rng = np.random.default_rng(2)
     order = rng.permutation(len(PAD_PLACES))
-    reader, rule, actions = PacketReader(field_info(order)), RulePolicy("rule"), np.full(4, NO_OP, np.int64)
+    reader, rule, actions = PacketReader(field_info(order)), ScriptedPlayer("rule"), np.full(4, NO_OP, np.int64)
     seen, most_pads, compared = np.zeros(len(OBS_NAMES), bool), 0, 0
     for tick in range(960):
         if tick % 8 == 0:
@@ -98,12 +102,33 @@ def test_observations_from_packets_equal_trainings():
             obs, mask = reader.observe(agent, int(actions[agent]))
             wrong = np.flatnonzero(np.abs(obs - env.obs[agent]) > 2e-3)
             assert not len(wrong), f"tick {tick}: " + ", ".join(f"{OBS_NAMES[i]} {obs[i]:.4f} not {env.obs[agent, i]:.4f}" for i in wrong)
-            assert np.array_equal(mask, env.masks[agent])
+            assert np.array_equal(mask, env.masks[agent]), f"tick {tick}: the mask of car {agent} differs"
             seen |= obs != 0
         most_pads = max(most_pads, int((env.pad_timers[0] > 0).sum()))
     for name in ("handbrake", "jump_time", "air_time_since_jump", "flip_time", "boosting", "mate_1_present", "foe_2_present"):
         assert seen[OBS_INDEX[name]], f"{name} was never anything but 0 in this match"
     assert compared > 800 and most_pads > 0 and not seen[OBS_INDEX["foe_3_present"]]
+
+
+def test_the_bot_may_jump_from_its_roof_too():
+    """A packet does not say whether a car touches the ground with its roof; its mask is the environment's all the same."""
+    env, order = RocketLeagueVecEnv(1, (1,), seed=3, action_repeat=1, action_delay=False, no_touch_seconds=100.0), np.arange(34)
+    state = np.array([0, 0, 93.15, 0, 0, 0, 0, 0, 0], float)
+    env.set_arena(0, state, (car((0, -2000, 45), 1.57, roll=np.pi), car((0, 2000, 45), 1.57)))
+    body = env.bodies[0][0]
+    spent = body.get_state()
+    spent.has_jumped = spent.has_flipped = True
+    spent.air_time_since_jump = 2.0
+    body.set_state(spent)
+    reader, jumps, on_roof = PacketReader(field_info(order)), ACTION_TABLE[:, CONTROL_NAMES.index("jump")] > 0, 0
+    for tick in range(60):
+        env.step(np.array([NO_OP, NO_OP]))
+        reader.read(packet_of(env, order, tick))
+        _, mask = reader.observe(0, NO_OP)
+        assert np.array_equal(mask, env.masks[0])
+        if tick > 30:
+            on_roof += bool(mask[jumps].any()) and env.obs[0, OBS_INDEX["up_z"]] < -0.9
+    assert on_roof == 29
 
 
 def test_uneven_teams_and_foreign_maps():
@@ -172,7 +197,11 @@ def test_an_exported_bot_stands_alone_and_acts_as_the_model(model, tmp_path):
 
     settings = tomllib.loads((folder / "bot.toml").read_text())["settings"]
     assert settings["name"] == 'The "bot"' and settings["agent_id"] == "cleanrl_games/The_bot_"
-    assert "torch==" in (folder / "requirements.txt").read_text()
+    pins = (folder / "requirements.txt").read_text().splitlines()
+    installed = {name: importlib.metadata.version(name) for name in ("torch", "numba", "rlbot_flatbuffers", "rocketsim")}
+    for name, version in installed.items():
+        assert f"{name}=={version.split('+')[0]}" in pins, "a bot should get what was tested"
+    assert any(pin.startswith("rlbot==") for pin in pins)
 
     env, order = RocketLeagueVecEnv(1, (1,), seed=5, states={"random": 1}), np.arange(34)
     packets = []
@@ -190,6 +219,8 @@ assert cleanrl_games.__file__.startswith({str(folder)!r}), cleanrl_games.__file_
 pads = [flat.BoostPad(flat.Vector3(float(x), float(y), 70.0), big) for x, y, big in json.loads(sys.argv[1])]
 data, sizes, out = open({str(tmp_path / "packets")!r}, "rb").read(), {sizes}, []
 pilot = bot.make_pilot(flat.FieldInfo(boost_pads=pads), 1)
+from cleanrl_games.envs.rocketleague import observations
+assert observations.observe_player.signatures and observations.mask_player.signatures, "the first packet would wait for the compiler"
 for i, size in enumerate(sizes):
     packet = flat.GamePacket.unpack(data[sum(sizes[:i]):sum(sizes[:i]) + size])
     out.append(pilot.controls(packet).tolist())
@@ -215,6 +246,122 @@ def test_evaluate_plays_kickoffs_of_the_models_stage(model, tmp_path):
     assert len(list(tmp_path.glob("match_*.gif"))) == 2
     again = evaluate.main([str(model), *flags[:-4]])
     assert [result["win_rate"] for result in again] == [result["win_rate"] for result in results]
+
+
+def test_all_scripted_players_are_evaluated_and_may_be_judged():
+    results = evaluate.main(["chaser", "--game", "rocketleague", "--against", "rule", "--episodes", "4", "--team-size", "2"])
+    assert [(result["player"], result["opponent"]) for result in results] == [("chaser", "rule")]
+    assert set(evaluate.GAMES["rocketleague"].baselines()) == set(PLAYERS) >= {"rule", "chaser", "positional", "aerial"}
+
+
+# --------------------------------------------------------------------------------------------------------- starts from play
+
+
+def frame(size=1, **changes):
+    """A situation of `size` cars per team, as a line of the tool's input"""
+    rows = [
+        {
+            "team": team,
+            "position": [600 * i - 600, (-2000, 2000)[team], 17],
+            "velocity": [0, 900, 0],
+            "rotation": [0.1, 1.5, 0.2],
+            "boost": 40,
+        }
+        for team in (0, 1)
+        for i in range(size)
+    ]
+    return {"ball": {"position": [100, 200, 300], "velocity": [1, 2, 3]}, "cars": rows} | changes
+
+
+def write_lines(path, *frames):
+    path.write_text("".join(json.dumps(one) + "\n" for one in frames))
+    return str(path)
+
+
+def test_frames_become_states_that_games_begin_from(tmp_path, capsys):
+    in_goal = {"position": [0, 5400, 100]}
+    lines = [frame(1), frame(2), frame(1, ball=in_goal), frame(1, cars=frame(2)["cars"][1:]), frame(2)]
+    source = write_lines(tmp_path / "frames.jsonl", *lines)
+    sizes = rocketleague_states.main([source, "--output", str(tmp_path / "states.npz"), "--mirror"])
+    said = capsys.readouterr().out
+    assert sizes == {1: 2, 2: 4} and "left out 1: the ball was in a goal" in said and "left out 1: the teams were uneven" in said
+    found = load_states(tmp_path / "states.npz")
+    (ball, cars), (turned_ball, turned_cars) = found[1]
+    assert ball[:6].tolist() == [100, 200, 300, 1, 2, 3] and turned_ball[:6].tolist() == [-100, -200, 300, -1, -2, 3]
+    env = RocketLeagueVecEnv(1, (1,), states={"file": 1.0}, state_file=tmp_path / "states.npz")
+    for one, (seen_ball, seen_cars) in enumerate([(ball, cars), (turned_ball, turned_cars)]):
+        env.set_arena(0, seen_ball, seen_cars)
+        if one == 0:
+            blue, orange = env.obs.copy()
+    np.testing.assert_allclose(env.obs[1], blue, atol=1e-4)  # turned, orange sees what blue saw
+    np.testing.assert_allclose(env.obs[0], orange, atol=1e-4)
+    filled = rocketleague_states.main([source, "--output", str(tmp_path / "filled.npz"), "--fill", "--every", "3"])
+    assert filled == {1: 1, 2: 1}
+    keeper = load_states(tmp_path / "filled.npz")[2][0][1]
+    assert len(keeper) == 4 and abs(keeper[1, 1]) > 2000
+
+
+def test_bad_frames_get_a_sentence_and_nothing_is_written(tmp_path):
+    cases = [
+        (frame(1, ball={}), "Line 1 of .*position is missing"),
+        (frame(1, ball={"position": [0, 0, float("nan")]}), "three finite numbers"),
+        (frame(1, cars=[{"team": 3}]), "a team"),
+        (frame(1, cars=[{**frame(1)["cars"][0], "boost": 255}]), "boost should be 0 to 100"),
+        (frame(1, ball={"position": [0, 9000, 0]}), "No situation is left"),
+    ]
+    for content, sentence in cases:
+        with pytest.raises(BadInput, match=sentence):
+            rocketleague_states.main([write_lines(tmp_path / "a.jsonl", content), "--output", str(tmp_path / "out.npz")])
+    (tmp_path / "b.jsonl").write_text("not json\n")
+    with pytest.raises(BadInput, match="Line 1"):
+        rocketleague_states.main([str(tmp_path / "b.jsonl"), "--output", str(tmp_path / "out.npz")])
+    with pytest.raises(BadInput, match="no folder"):
+        rocketleague_states.main([str(tmp_path / "b.jsonl"), "--output", str(tmp_path / "missing" / "out.npz")])
+    assert not (tmp_path / "out.npz").exists()
+
+
+# ---------------------------------------------------------------------------------------------------------------- the league
+
+
+def test_league_tells_who_played_whom_and_how_strong_they_were(tmp_path, capsys):
+    agent, rule, past = (ratings.new_rating(name, elo) for name, elo in (("agent", 900.0), ("rule", 1500.0), ("snapshot_5", 900.0)))
+    for step, scores in ((10, [1.0, 0.0, 0.5]), (20, [1.0, 1.0, 0.5])):
+        for other in (rule, past):
+            course = ratings.rate_match(agent, other, scores, 1)
+            ratings.append_games(tmp_path / "games.csv", step, "1v1", 1, "agent", other["name"], scores, [9.0] * 3, course)
+    members = league.main([str(tmp_path)])
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["games"] == 12
+    assert [row["member"] for row in members] == ["rule", "agent", "snapshot_5"] and members[0]["elo"] == 1500.0
+    ours = {row["member"]: row for row in members}["agent"]
+    assert (ours["won"], ours["tied"], ours["lost"]) == (6, 4, 2) and ours["elo"] == round(agent["elo"], 1)
+    assert ours["mu"] == pytest.approx(agent["mu"], abs=1e-3) and ours["sigma"] == pytest.approx(agent["sigma"], abs=1e-3)
+    assert {path.name for path in (tmp_path / "league").iterdir()} == {"members.csv", "ratings.csv", "wins.csv", "league.png"}
+    rows = list(csv.DictReader((tmp_path / "league" / "ratings.csv").open()))
+    assert [(row["global_step"], row["member"]) for row in rows[:3]] == [("10", "agent"), ("10", "rule"), ("10", "snapshot_5")]
+    pairs = {(row["player"], row["opponent"]): row for row in csv.DictReader((tmp_path / "league" / "wins.csv").open())}
+    assert (pairs["rule", "agent"]["won"], pairs["rule", "agent"]["lost"]) == ("1", "3")
+
+
+def test_league_refuses_what_is_no_run(tmp_path):
+    with pytest.raises(BadInput, match="evaluated at least once"):
+        league.main([str(tmp_path)])
+    (tmp_path / "games.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(BadInput, match="not those of a run's games"):
+        league.main([str(tmp_path)])
+    (tmp_path / "games.csv").write_text(",".join(ratings.COLUMNS) + "\n1,1v1,1,agent,rule,blue,0.7,1,1,1\n")
+    with pytest.raises(BadInput, match="Line 2"):
+        league.main([str(tmp_path)])
+    with pytest.raises(BadInput, match="either the folder of a run or --pin"):
+        league.main([])
+    assert not (tmp_path / "league").exists()
+
+
+def test_fitted_ratings_are_the_most_likely_ones():
+    """Two players: the log-odds of the goals, with half a goal added to either side; a third by way of the second."""
+    wins = np.array([[0, 300, 0], [100, 0, 300], [0, 100, 0]])
+    step = 400 * np.log10(300.5 / 100.5)
+    np.testing.assert_allclose(ratings.fit_elo(wins, 1), [1500 + step, 1500, 1500 - step], atol=1e-3)
+    assert np.isfinite(ratings.fit_elo(np.array([[0, 200], [0, 0]]), 0)).all()
 
 
 def test_recommended_flags_follow_the_figures():
@@ -243,11 +390,11 @@ def test_rlviser_is_shown_the_match_or_missed_with_a_sentence(monkeypatch):
     """The viewer itself needs a display; what it is given is checked on a module in its place."""
     if importlib.util.find_spec("rlviser_py") is None:
         with pytest.raises(ValueError, match="rlviser is not installed"):
-            play_kickoffs(RulePolicy("rule"), RulePolicy("random"), 2, video="rlviser")
+            play_kickoffs(ScriptedPlayer("rule"), ScriptedPlayer("random"), 2, video="rlviser")
     shown, names = [], ("set_boost_pad_locations", "render", "quit")
     place = types.SimpleNamespace(**{name: lambda *args, name=name, **values: shown.append((name, args, values)) for name in names})
     monkeypatch.setitem(sys.modules, "rlviser_py", place)
-    play_kickoffs(RulePolicy("rule"), RulePolicy("random"), 2, video="rlviser", max_seconds=0.4)
+    play_kickoffs(ScriptedPlayer("rule"), ScriptedPlayer("random"), 2, video="rlviser", max_seconds=0.4)
     assert [name for name, _, _ in shown] == ["set_boost_pad_locations", *["render"] * 6, "quit"]
     assert np.allclose(np.array(shown[0][1][0])[:, :2], PAD_PLACES, atol=1)
     first, last = shown[1][2], shown[6][2]

@@ -152,14 +152,14 @@ KICKOFFS_AT_ONCE = 200  # some 2 MB each
 
 
 def rocketleague_baselines():
-    from cleanrl_games.envs.rocketleague.rule_policy import PLAYERS
+    from cleanrl_games.envs.rocketleague.scripted import PLAYERS
 
     return PLAYERS
 
 
 def rocketleague_matches(player, opponent, episodes, args, video, progress):
     from cleanrl_games.envs.rocketleague.match import play_kickoffs
-    from cleanrl_games.envs.rocketleague.rule_policy import RulePolicy
+    from cleanrl_games.envs.rocketleague.scripted import ScriptedPlayer
 
     judged = next((side for side in (player, opponent) if isinstance(side, models.Model)), None)
     trained = check_settings(judged.script.Args, judged.args, f"{judged.path}, args in metadata.json") if judged else {}
@@ -170,7 +170,7 @@ def rocketleague_matches(player, opponent, episodes, args, video, progress):
         size = max(reached[0].team_sizes) if reached else 0
 
     def seat(side, seed):
-        return side.script.Player(side.agent, seed, args.deterministic) if isinstance(side, models.Model) else RulePolicy(side, seed)
+        return side.script.Player(side.agent, seed, args.deterministic) if isinstance(side, models.Model) else ScriptedPlayer(side, seed)
 
     scores = []
     for done in range(0, episodes, KICKOFFS_AT_ONCE):

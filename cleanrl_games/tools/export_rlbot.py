@@ -26,8 +26,9 @@ import tyro
 
 from cleanrl_games.tools import models
 
-NEEDED = ("gymnasium", "numba", "numpy", "PyYAML", "rocketsim", "torch", "tyro")  # of requirements.txt
-RLBOT = "rlbot==2.0.0b52"  # brings the packets' types
+# Of requirements.txt: the versions that the tests ran with, the packets' types among them.
+NEEDED = ("gymnasium", "numba", "numpy", "PyYAML", "rlbot_flatbuffers", "rocketsim", "torch", "tyro")
+RLBOT = "rlbot==2.0.0b56"  # the version that takes those packets' types
 
 BOT = '''"""A policy of cleanrl_games under RLBot v5. Made by tools/export_rlbot.py; {source}."""
 
@@ -51,7 +52,9 @@ def make_pilot(field_info, index):
     torch.set_num_threads(1)
     agent, metadata = script.load_model(FOLDER / "model.zip")
     player = script.Player(agent, seed=index + 1, deterministic={deterministic})
-    return Pilot(player, field_info, index, metadata["args"]["action_repeat"])
+    pilot = Pilot(player, field_info, index, metadata["args"]["action_repeat"])
+    pilot.warm_up()
+    return pilot
 
 
 if __name__ == "__main__":

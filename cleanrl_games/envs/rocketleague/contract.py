@@ -17,6 +17,8 @@ POSITION_SCALE, VELOCITY_SCALE, SPIN_SCALE = 1 / 2300, 1 / 2300, 1 / np.pi  # th
 CAR_MAX_SPEED, BALL_MAX_SPEED = 2300.0, 6000.0
 SIDE_WALL, BACK_WALL, CEILING, GOAL_HALF_WIDTH, GOAL_HEIGHT, GOAL_BACK = 4096.0, 5120.0, 2044.0, 892.755, 642.775, 6000.0
 BALL_RADIUS, BALL_REST_HEIGHT, CAR_REST_HEIGHT = 91.25, 93.15, 17.0
+CORNER_WALL = 8064.0  # |x| + |y| there
+HITBOX_HALF, HITBOX_OFFSET = (60.2535, 43.3497, 19.32955), (13.8757, 0.0, 20.755)  # of the Octane: along nose, right side, roof
 DODGE_DEADLINE, FLIP_SECONDS = 1.25, 0.65  # a second jump is possible so long after the first; a flip turns the car so long
 BIG_PADS = (3, 4, 15, 18, 29, 30)
 

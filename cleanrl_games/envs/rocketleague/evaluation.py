@@ -8,7 +8,7 @@ import torch
 from .contract import TICK_RATE
 from .match import play_kickoffs, touches_per_minute
 from .ratings import append_games, rate_match
-from .rule_policy import RulePolicy
+from .scripted import ScriptedPlayer
 
 
 class Player:
@@ -36,7 +36,7 @@ def rating_match(args, agent, rating, opponent, opponent_rating, team_size, seed
     """Kickoffs with sides swapped, against a scripted player (by name) or another agent → scores
 
     Both ratings move; every game is a line in the folder's games.csv, and one against `rule` a GIF under --capture-video."""
-    other = RulePolicy(opponent, seed) if isinstance(opponent, str) else Player(opponent, seed + 1)
+    other = ScriptedPlayer(opponent, seed) if isinstance(opponent, str) else Player(opponent, seed + 1)
     video = folder / "videos" / f"{global_step}.gif" if args.capture_video and opponent == "rule" else ""
     if video:
         video.parent.mkdir(exist_ok=True)
@@ -51,5 +51,7 @@ def rating_match(args, agent, rating, opponent, opponent_rating, team_size, seed
 
 def touch_metrics(agent, make_env, seed):
     """In the same half minute for the agent and for random play: games begin near the ball, so its length matters"""
-    touches, random_touches = (touches_per_minute(player, make_env(), 30.0) for player in (Player(agent, seed), RulePolicy("random", seed)))
+    touches, random_touches = (
+        touches_per_minute(player, make_env(), 30.0) for player in (Player(agent, seed), ScriptedPlayer("random", seed))
+    )
     return {"eval/touches_per_minute": touches, "eval/touch_ratio": touches / max(random_touches, 1e-3)}

@@ -6,6 +6,7 @@ from numba import njit
 from .contract import (
     ACTION_TABLE,
     BACK_WALL,
+    CORNER_WALL,
     DODGE_DEADLINE,
     FIRST_BALL,
     FIRST_FRAME,
@@ -15,12 +16,15 @@ from .contract import (
     FIRST_PAD,
     FLIP_SECONDS,
     GOAL_HEIGHT,
+    HITBOX_HALF,
+    HITBOX_OFFSET,
     MAX_TEAM,
     NO_OP,
     NUM_OBS,
     NUM_PADS,
     OTHER_SIZE,
     POSITION_SCALE,
+    SIDE_WALL,
     SPIN_SCALE,
     VELOCITY_SCALE,
 )
@@ -164,6 +168,24 @@ def make_masks():
 
 
 _masks = make_masks()
+FLOOR_CONTACT = 8.0  # how near the lowest point of a hitbox is to the floor when the car lies on it, bounces included
+RAMP_HEIGHT, RAMP_WIDTH = 120.0, 400.0  # where a car may lie on a ramp: so low, so near to a wall
+
+
+@njit(cache=True)
+def lies_on_the_world(car):
+    """Whether the body may touch the floor or a ramp, from which a jump rights a car that lies on its roof. The simulator has a word
+    for it and RLBot's packets have none, so both go by the hitbox. It errs on the side of yes: a jump that does nothing costs little,
+    one that is missing leaves the car on its roof."""
+    low = car[POSITION + 2]
+    for axis in range(3):
+        z = car[FORWARD + 3 * axis + 2]
+        low += HITBOX_OFFSET[axis] * z - HITBOX_HALF[axis] * abs(z)
+    if low < FLOOR_CONTACT:
+        return True
+    x, y = abs(car[POSITION]), abs(car[POSITION + 1])
+    wall = min(SIDE_WALL - x, BACK_WALL - y, (CORNER_WALL - x - y) * 0.7071)
+    return low < RAMP_HEIGHT and wall < RAMP_WIDTH
 
 
 @njit(cache=True)
@@ -175,7 +197,8 @@ def mask_player(car, field, mask):
         return
     ground, empty = car[ON_GROUND] > 0, car[BOOST] <= 0
     spent = field[HAS_DOUBLE_JUMPED] > 0 or field[HAS_FLIPPED] > 0 or field[AIR_TIME] >= DODGE_DEADLINE
-    mask[:] = _masks[4 * ground + 2 * empty + (not ground and spent and field[IS_JUMPING] == 0)]
+    helpless = not ground and spent and field[IS_JUMPING] == 0 and not lies_on_the_world(car)
+    mask[:] = _masks[4 * ground + 2 * empty + helpless]
 
 
 @njit(cache=True)

@@ -142,6 +142,19 @@ class Pilot:
         self.player, self.index, self.action_repeat, self.reader = player, index, action_repeat, PacketReader(field_info)
         self.actions, self.decided = np.full(1, NO_OP, np.int64), None
 
+    def warm_up(self):
+        """Compiles the observation and runs the network once, so that the first answer of a match comes in time."""
+        rows, timers = np.zeros((2, 36), np.float32), np.zeros(NUM_PADS, np.float32)
+        fields, ball = np.zeros((2, len(CAR_FIELDS)), np.float32), np.zeros(25, np.float32)
+        obs, mask = np.zeros(NUM_OBS, np.float32), np.zeros(NUM_ACTIONS, np.bool_)
+        observe_player(0, 0, 1, rows, fields, ball, timers, NO_OP, obs)
+        mask_player(rows[0], fields[0], mask)
+        row = np.zeros(1, np.int64)
+        if hasattr(self.player, "start"):
+            self.player.start(row)
+        self.player.act(obs[None], mask[None], row, self.actions)
+        self.actions[0] = NO_OP  # the memory is emptied when the match begins
+
     def controls(self, packet):
         self.reader.read(packet)
         frame, phase = packet.match_info.frame_num, int(packet.match_info.match_phase)

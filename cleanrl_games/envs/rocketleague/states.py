@@ -203,6 +203,16 @@ def load_states(path):
     return found
 
 
+def check_team_sizes(path, sizes):
+    """Raises a sentence unless the file has situations for all these numbers of cars per team → its states, as load_states"""
+    found = load_states(path)
+    missing = sorted(set(sizes) - set(found))
+    if missing:
+        words = " and ".join(f"{size} cars per team" for size in missing)
+        raise ValueError(f"{path} has no state for {words}; it has some for {', '.join(map(str, sorted(found)))}.")
+    return found
+
+
 def check_state(ball, cars, name):
     """A value that is not finite would spread through the whole arena, and RocketSim would not say so."""
     if np.shape(ball) != (BALL_SIZE,) or np.ndim(cars) != 2 or np.shape(cars)[1] != CAR_SIZE or len(cars) % 2 or not len(cars):

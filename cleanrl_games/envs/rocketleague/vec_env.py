@@ -18,6 +18,7 @@ from .observations import (
     BOOST,
     CAR_FIELDS,
     DEMO_TIMER,
+    DEMOED,
     FORWARD,
     POSITION,
     SPIN,
@@ -29,7 +30,7 @@ from .observations import (
 )
 from .rewards import ZERO_SUM_TERMS, mix_rewards, reward_weights, score_arenas
 from .snapshot import BALL_NUMBERS, CAR_NUMBERS, controls_of, read_arena, write_arena
-from .states import SETTERS, STATE_NAMES, apply_state, load_states
+from .states import SETTERS, STATE_NAMES, apply_state, check_team_sizes
 
 read_fields = attrgetter(*CAR_FIELDS)
 
@@ -115,10 +116,7 @@ class RocketLeagueVecEnv:
         self.state_names, self.state_chances = tuple(states), weights / weights.sum()
         self.recorded = {}
         if "file" in states:
-            self.recorded = load_states(state_file)
-            missing = sorted(set(self.sizes.tolist()) - set(self.recorded))
-            if missing:
-                raise ValueError(f"{state_file} has no state for {missing[0]} cars per team; it has some for {sorted(self.recorded)}.")
+            self.recorded = check_team_sizes(state_file, self.sizes.tolist())
 
     def _build_arena(self, i):
         arena = RocketSim.Arena(RocketSim.GameMode.SOCCAR)  # its memory-hungry default is the fastest in the long run
@@ -256,6 +254,12 @@ class RocketLeagueVecEnv:
         self.fields.reshape(-1)[:] = np.frombuffer(self._pack(*fields), np.float32)  # a third less time than np.fromiter
         (cars, balls), (old_cars, old_balls) = self._buffers
         self.cars, self.balls, self.old_cars, self.old_balls = cars[::2], balls[::2], old_cars[::2], old_balls[::2]  # (A, 36), (N, 25)
+        for agent in np.flatnonzero(self.cars[:, DEMOED] > 0):
+            # a wreck's body goes on turning in the physics, though nobody sees it; its own state, as rlgym reads it, stays as it was hit
+            i = self.agent_arena[agent]
+            rotation = self.bodies[i][agent - self.first[i]].get_state().rot_mat
+            axes = (rotation.forward, rotation.right, rotation.up)
+            self.cars[agent, FORWARD : FORWARD + 9] = [number for axis in axes for number in axis.as_tuple()]
 
     def _respawn(self, agent):
         """Brings a wreck back less than a step early: RocketSim would choose the place by dice that nobody can seed."""
