@@ -1,5 +1,6 @@
 """Cloning on VGC: demonstrations on disk, replays read back, sequences, losses, and whole runs."""
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -30,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "cleanrl_games" / "bc_vgc_mdbo.py"
 FORMAT = "gen9vgc2023regc"
 BATTLES = 14
-SMALL = {"width": 16, "embedding_width": 16, "hidden_size": 24, "attention_heads": 2}
+SMALL = {"width": 16, "embedding_width": 16, "lstm_size": 24, "attention_heads": 2}
 
 torch.set_num_threads(1)  # two threads on a busy core wait for each other
 
@@ -350,22 +351,32 @@ def test_batches_hold_every_stream_once(data):
     assert sum(length.sum() for length in lengths) > 0.7 * sum(length.max() * len(length) for length in lengths)
 
 
-def played_logprobs(agent, batch, hidden, things):
-    joint = agent.joint_logprobs(hidden, things, batch["preview"], batch["joint"])
-    return joint.gather(1, batch["actions"][:, None]).squeeze(1)
+def battles_of(data, numbers, values):
+    """What a batch says of each of these streams, out of the order of `pack_battles`"""
+    lengths = torch.from_numpy(data.streams["length"][numbers]).long()
+    rows, _ = bc.pack_battles(lengths.cumsum(0) - lengths, lengths)
+    flat = torch.empty_like(values)
+    flat[rows] = values
+    return flat.split(lengths.tolist())
+
+
+@torch.no_grad()
+def joint_logprobs(agent, batch):
+    hidden, candidates = agent.unroll(batch.ints, batch.floats, batch.batch_sizes)
+    return agent.joint_logprobs(hidden, candidates, batch.is_preview, batch.joint_mask)
 
 
 @torch.no_grad()
 def test_a_stream_is_the_same_alone_in_a_batch_and_step_by_step(data, agent):
-    lengths = data.streams["length"]
-    numbers = np.argsort(-lengths, kind="stable")[:6]
-    length, width, batch = bc.make_batch(data, numbers, "cpu")
-    together = played_logprobs(agent, batch, *bc.forward(agent, length, width, batch)).split(lengths[numbers].tolist())
-    best = agent.joint_logprobs(*bc.forward(agent, length, width, batch), batch["preview"], batch["joint"]).argmax(1)
-    best = best.split(lengths[numbers].tolist())
+    numbers = np.argsort(-data.streams["length"], kind="stable")[[3, 0, 5, 1]]
+    batch = bc.make_batch(data, numbers, "cpu")
+    joint = joint_logprobs(agent, batch)
+    together = battles_of(data, numbers, joint.gather(1, batch.actions[:, None]).squeeze(1))
+    best = battles_of(data, numbers, joint.argmax(1))
     for number, expected, greedy in zip(numbers, together, best):
         alone = bc.make_batch(data, np.array([number]), "cpu")
-        torch.testing.assert_close(played_logprobs(agent, alone[2], *bc.forward(agent, *alone)), expected, atol=1e-5, rtol=0)
+        taken = joint_logprobs(agent, alone).gather(1, alone.actions[:, None]).squeeze(1)
+        torch.testing.assert_close(taken, expected, atol=1e-5, rtol=0)
         player, rows = bc.Player(agent, deterministic=True), data.rows(np.array([number]))
         for step, row in enumerate(rows):
             seen = SimpleNamespace(
@@ -373,9 +384,14 @@ def test_a_stream_is_the_same_alone_in_a_batch_and_step_by_step(data, agent):
                 mask=demos.joint_mask(rows[step : step + 1]), retry=np.array([False]),
             )  # fmt: skip
             assert player.act(seen, np.array([0])).tolist() == [int(greedy[step])]
-            seen.retry[:], memory = True, player.states.clone()  # asked again: the memory goes back one step
+            seen.retry[:], memory = True, player.memory.after.clone()  # asked again: the memory goes back one step
             assert player.act(seen, np.array([0])).tolist() == [int(greedy[step])]
-            assert torch.equal(player.states, memory)
+            assert torch.equal(player.memory.after, memory)
+
+
+def losses_of(agent, batch):
+    hidden, candidates = agent.unroll(batch.ints, batch.floats, batch.batch_sizes)
+    return bc.cloning_losses(agent, hidden, candidates, batch)
 
 
 def gradients(agent, loss):
@@ -384,25 +400,41 @@ def gradients(agent, loss):
     return {name: parameter.grad for name, parameter in agent.named_parameters() if parameter.grad is not None}
 
 
+def test_losses_by_hand(data, agent):
+    """Mean −log π of the experts' pairs over decisions of which something is known, and of the winner's chance."""
+    batch = bc.make_batch(data, np.arange(8), "cpu")
+    policy_loss, value_loss = losses_of(agent, batch)
+    joint = joint_logprobs(agent, batch).gather(1, batch.actions[:, None]).squeeze(1)
+    known = batch.known.all(1)
+    assert torch.equal(known, batch.known.any(1)), "the experts' decisions are known whole or not at all"
+    torch.testing.assert_close(policy_loss, -joint[known].mean(), atol=1e-5, rtol=0)
+    with torch.no_grad():
+        hidden, _ = agent.unroll(batch.ints, batch.floats, batch.batch_sizes)
+        chance = agent.win_logit(hidden).sigmoid()
+    right = torch.where(batch.outcome == 1, chance, 1 - chance)
+    torch.testing.assert_close(value_loss, -right.log().mean())
+    for number, outcome in zip(range(8), battles_of(data, np.arange(8), batch.outcome)):
+        assert (outcome == data.streams["outcome"][number]).all()
+
+
 def test_each_loss_alone_gives_a_gradient(data, agent):
-    length, width, batch = bc.make_batch(data, np.arange(8), "cpu")
+    batch = bc.make_batch(data, np.arange(8), "cpu")
     for which, head in ((0, "preview_query.weight"), (0, "query.weight"), (1, "value_out.weight")):
-        losses = bc.cloning_losses(agent, *bc.forward(agent, length, width, batch), batch)
-        found = gradients(agent, losses[which])
+        found = gradients(agent, losses_of(agent, batch)[which])
         assert all(gradient.isfinite().all() for gradient in found.values())
         assert found[head].abs().sum() > 0
-        assert found["table"].abs().sum() > 0
+        assert found["embedding.weight"].abs().sum() > 0
 
 
 def test_what_is_not_known_teaches_nothing(data, agent):
-    length, width, batch = bc.make_batch(data, np.arange(8), "cpu")
-    batch["known"][:] = False
-    batch["outcome"][:] = float("nan")
-    losses = bc.cloning_losses(agent, *bc.forward(agent, length, width, batch), batch)
+    batch = bc.make_batch(data, np.arange(8), "cpu")
+    batch.known[:] = False
+    batch.outcome[:] = float("nan")
+    losses = losses_of(agent, batch)
     assert [loss.item() for loss in losses] == [0.0, 0.0]
     assert all(gradient.abs().sum() == 0 for gradient in gradients(agent, sum(losses)).values())
-    batch["known"][0, 0] = True  # and one known choice is the mean of one
-    policy_loss, _ = bc.cloning_losses(agent, *bc.forward(agent, length, width, batch), batch)
+    batch.known[0, 0] = True  # and one known choice is the mean of one
+    policy_loss, _ = losses_of(agent, batch)
     assert policy_loss > 0.1
 
 
@@ -410,13 +442,11 @@ def test_cloning_learns_what_it_is_shown(data):
     torch.manual_seed(1)
     agent, numbers = bc.Agent(**SMALL), np.arange(len(data.streams))
     optimizer = torch.optim.AdamW(agent.parameters(), lr=3e-3)
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
     before = bc.validate(agent, data, numbers, "cpu", 512)
     for _ in range(60):
-        length, width, batch = bc.make_batch(data, numbers, "cpu")
-        policy_loss, value_loss = bc.cloning_losses(agent, *bc.forward(agent, length, width, batch), batch)
-        optimizer.zero_grad()
-        (policy_loss + value_loss).backward()
-        optimizer.step()
+        batch = bc.make_batch(data, numbers, "cpu")
+        bc.update_agent(agent, optimizer, scaler, contextlib.nullcontext, batch, SimpleNamespace(vf_coef=1.0, max_grad_norm=10.0))
     after = bc.validate(agent, data, numbers, "cpu", 512)
     assert after["losses/valid_policy_loss"] < 0.6 * before["losses/valid_policy_loss"]
     assert after["charts/turn_accuracy"] > before["charts/turn_accuracy"] + 0.2
@@ -477,7 +507,8 @@ def test_a_run_that_is_interrupted_and_resumed_ends_where_the_other_ends(folder,
     output = resumed.communicate(timeout=120)[0]
     assert resumed.returncode == 0, output
     first, second = (torch.load(tmp_path / name / "checkpoint.pt", weights_only=True) for name in ("whole", "broken"))
-    assert first["progress"][:4] == second["progress"][:4]
+    for name in ("epoch", "position", "global_step", "best_loss"):
+        assert first["progress"][name] == second["progress"][name]
     for name, tensor in first["agent"].items():
         assert torch.equal(tensor, second["agent"][name]), name
 
@@ -488,9 +519,10 @@ def test_a_run_that_is_interrupted_and_resumed_ends_where_the_other_ends(folder,
     assert model.metadata["battle_format"] == FORMAT
     (result,) = evaluate.main([str(tmp_path / "whole"), "--against", "random", "--episodes", "3", "--deterministic"])
     assert result["episodes"] == 3
+    settings = (tmp_path / "broken" / "config.yaml").read_bytes()
     other = start("--resume", tmp_path / "broken", "--width", "32")
-    assert re.search("The checkpoint is of another network than these settings", other.communicate(timeout=120)[0])
-    assert other.returncode == 1
+    assert "not of the sizes that these settings describe" in other.communicate(timeout=120)[0]
+    assert other.returncode == 2 and settings == (tmp_path / "broken" / "config.yaml").read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -498,10 +530,14 @@ def test_a_run_that_is_interrupted_and_resumed_ends_where_the_other_ends(folder,
     [
         (["--battle-format", "gen9ou"], "Unknown battle format 'gen9ou'"),
         (["--data-dir", "nowhere"], "There are no demonstrations in nowhere/vgc_gen9vgc2023regc: make some with --collect"),
+        (["--data", "nowhere"], "nowhere has no index.json"),
+        (["--collect", "4", "--collect-experts", "genius"], "--collect-experts genius: choose from random"),
+        (["--collect", "4", "--collect-teams", "nowhere"], "--collect-teams: nowhere does not exist"),
+        (["--replays", "nowhere"], "--replays nowhere is no folder"),
     ],
 )
 def test_a_run_says_what_is_wrong(tmp_path, words, sentence):
     process = start("--run-dir", tmp_path / "run", *words)
     assert sentence in process.communicate(timeout=120)[0]
-    assert process.returncode == 1
+    assert process.returncode == 2
     assert not (tmp_path / "run").exists()

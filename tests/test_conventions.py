@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "cleanrl_games"
 TABLE = yaml.safe_load((PACKAGE / "tools" / "benchmark.yaml").read_text())
 SCRIPTS = sorted(PACKAGE / name for name in TABLE["smoke"])
+PLAIN = {"Count": "int", "Size": "int", "NonNegative": "float", "Positive": "float", "Fraction": "float"}  # without their ranges
 
 
 def names(paths):
@@ -67,7 +68,8 @@ def test_same_field_same_type_and_docstring():
     for path in SCRIPTS:
         for field, (kind, docstring, section) in fields_of(path).items():
             first, (kind_there, docstring_there) = seen.setdefault(field, (path.name, (kind, docstring)))
-            # a preset's or mode's options may differ between scripts
+            kind, kind_there = PLAIN.get(kind, kind), PLAIN.get(kind_there, kind_there)
+            # a preset's or mode's options may differ between scripts, and what a number may be
             assert kind == kind_there or "Literal" in kind, f"Args.{field}: {path.name} says {kind}, {first} says {kind_there}"
             if section == "experiment":
                 assert docstring == docstring_there, f"Args.{field}: {path.name} says {docstring!r}, {first} {docstring_there!r}"

@@ -10,6 +10,7 @@ from cleanrl_games.rnad_vgc_portfolio import (
     clipped_loss,
     divergences,
     ema_update,
+    gae,
     magnet_kl,
     masked_log_softmax,
     policy_entropy,
@@ -18,7 +19,6 @@ from cleanrl_games.rnad_vgc_portfolio import (
     portfolio_drop,
     taken_logprob,
     value_loss,
-    vtrace,
 )
 from cleanrl_games.tools import study_small_games as study
 
@@ -112,42 +112,21 @@ def test_clipped_loss_by_hand():
     torch.testing.assert_close(loss, torch.tensor([-1.2, -1.1, 0.8, 6.0]).mean())  # clip, none, clip, three times its advantage
     loss.backward()
     assert (logprob.grad != 0).tolist() == [False, True, False, False]
-    torch.testing.assert_close(stats[2], torch.tensor(0.75))
+    torch.testing.assert_close(stats["clipfrac"], torch.tensor(0.75))
 
 
-def gae_by_hand(rewards, values, gamma, lam):
-    """Of one game that ends: sums over what is left of it, straight from the definition."""
-    following = np.append(values[1:], 0.0)
-    deltas = rewards + gamma * following - values
-    return np.array([sum((gamma * lam) ** (k - t) * deltas[k] for k in range(t, len(deltas))) for t in range(len(deltas))])
-
-
-def test_vtrace_without_lag_is_gae_however_seats_alternate():
+def test_gae_by_its_definition():
+    """Sums over what is left of each game; the second is truncated, and V(last observation) follows its last decision."""
     rng = np.random.default_rng(5)
-    lengths = {0: 4, 1: 1, 2: 3}
-    arrival = rng.permutation([seat for seat, length in lengths.items() for _ in range(length)])
-    position = [int((arrival[:row] == seat).sum()) for row, seat in enumerate(arrival)]
-    games = {seat: (rng.normal(size=n), rng.normal(size=n)) for seat, n in lengths.items()}
-    rewards, values = (np.array([games[seat][i][p] for seat, p in zip(arrival, position)]) for i in (0, 1))
-    ended = np.array([p == lengths[seat] - 1 for seat, p in zip(arrival, position)])
-    next_values = np.array([0.0 if end else games[seat][1][p + 1] for seat, p, end in zip(arrival, position, ended)])
-    advantages = vtrace(arrival, rewards, values, next_values, ended, np.ones(len(arrival)), 0.9, 0.8)
-    for seat in lengths:
-        np.testing.assert_allclose(advantages[arrival == seat], gae_by_hand(*games[seat], 0.9, 0.8))
-
-
-def test_vtrace_with_lag_by_its_definition():
-    """v_s = V(x_s) + Σ_t γ^(t-s) Π_{i<t} c_i · ρ_t δ_t (Espeholt et al., eq. 1); the policy's advantage is ρ_s (r + γ v_{s+1} − V)."""
-    rng = np.random.default_rng(6)
-    rewards, values, ratios, gamma = rng.normal(size=5), rng.normal(size=5), rng.uniform(0.2, 2.0, 5), 0.95
-    following = np.append(values[1:], 0.7)  # truncated: V(last observation)
-    rho = np.minimum(ratios, 1.0)
-    deltas = rho * (rewards + gamma * following - values)
-    target = [values[s] + sum(gamma ** (t - s) * np.prod(rho[s:t]) * deltas[t] for t in range(s, 5)) for s in range(5)]
-    advantages = vtrace(np.zeros(5, int), rewards, values, following, np.arange(5) == 4, ratios, gamma, 1.0)
-    np.testing.assert_allclose(values + advantages, target)
-    np.testing.assert_allclose(advantages, rho * (rewards + gamma * np.append(target[1:], 0.7) - values))
-    assert not np.allclose(advantages, vtrace(np.zeros(5, int), rewards, values, following, np.arange(5) == 4, np.ones(5), gamma, 1.0))
+    gamma, lam, lengths, bootstrap = 0.9, 0.8, [4, 3, 1], [0.0, 0.7, 0.0]
+    rewards, values = rng.normal(size=8), rng.normal(size=8)
+    expected = []
+    for start, length, after in zip((0, 4, 7), lengths, bootstrap):
+        following = np.append(values[start + 1 : start + length], after)
+        deltas = rewards[start : start + length] + gamma * following - values[start : start + length]
+        expected += [sum((gamma * lam) ** (k - t) * deltas[k] for k in range(t, length)) for t in range(length)]
+    tensors = (torch.tensor(numbers) for numbers in (rewards, values, bootstrap, lengths))
+    np.testing.assert_allclose(gae(*tensors, gamma, lam), expected, rtol=1e-5)
 
 
 def test_portfolio_drops_the_right_one():

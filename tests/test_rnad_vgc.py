@@ -1,5 +1,6 @@
 """rnad_vgc_portfolio.py: its terms on real battles, its pool and tables, and runs as a user starts them, killed in every part."""
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -22,8 +23,8 @@ from cleanrl_games.runtime.settings import parse_args
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = {
-    "width": 16, "embedding_width": 16, "lstm_size": 32, "attention_heads": 2, "num_battles": 4, "buffer_size": 64, "num_minibatches": 2,
-    "update_epochs": 2, "sequence_length": 8, "eval_frequency": 0, "eval_battles": 2, "final_battles": 2,
+    "width": 16, "embedding_width": 16, "lstm_size": 32, "attention_heads": 2, "num_battles": 4, "buffer_size": 64,
+    "num_minibatches": 2, "update_epochs": 2, "eval_frequency": 0, "eval_battles": 2, "final_battles": 2,
 }  # fmt: skip
 FLAGS = [word for name, value in SMALL.items() for word in (f"--{name.replace('_', '-')}", str(value))] + ["--teams", "shipped"]
 SMALL["teams"] = ("shipped",)
@@ -63,74 +64,184 @@ def is_alive(process):
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
+def small_args(**changes):
+    return script.Args(**(SMALL | {"num_workers": 0, "sharing": "shared_memory"} | changes))
+
+
 @pytest.fixture(scope="module")
 def played():
     """An inline actor with the pool's every kind in it, and one rollout of it."""
     torch.manual_seed(0)
-    args = script.Args(**(SMALL | {"buffer_size": 256}), num_workers=0, bc_fraction=0.2, past_fraction=0.2, exploiter_fraction=0.0)
+    args = small_args(buffer_size=256, bc_fraction=0.2, past_fraction=0.2, exploiter_fraction=0.0)
     actor = script.Actor(args, 0)
-    board = script.make_board(args, len(script.to_flat(actor.agent)))
-    pool = script.Pool(args, board, script.KINDS)
+    broadcast = script.make_broadcast(args, actor.agent)
+    pool = script.Pool(args, broadcast)
     pool.join(script.BC, "bc", script.to_flat(script.make_agent(vars(args))))
     pool.join(script.PAST, "old", script.to_flat(script.make_agent(vars(args))))
     pool.publish(actor.agent, 0)
-    storage, seen, send = script.make_storage(args), defaultdict(set), actor.env.send
+    seen, send = defaultdict(set), actor.env.send
 
     def watched_send(keys, actions):
         for table in (keys // 2).tolist():
-            holders = actor.seats.holder[2 * table : 2 * table + 2].tolist()
-            seen[table, int(actor.env.episodes[table])].add((int(actor.seats.kind[table]), max(actor.env.players[table]), *holders))
+            holders = actor.policy_ids[2 * table : 2 * table + 2].tolist()
+            code = max(actor.env.players[table])
+            seen[table, int(actor.env.episodes[table])].add((int(actor.opponents[table]), code, *holders))
         send(keys, actions)
 
     actor.env.send = watched_send
-    actor.rollout(board, storage)
-    rows, episodes = (int(storage["info"][i]) for i in (0, 1))
-    b = SimpleNamespace(**{name: tensor[:rows].clone() for name, tensor in storage.items() if name not in ("episodes", "info")})
-    yield SimpleNamespace(args=args, actor=actor, pool=pool, b=b, episodes=storage["episodes"][:episodes], seen=seen)
+    slots = script.inline_rollouts(args, broadcast, [], actor)
+    batch = next(script.gather_batches(slots, broadcast, 1, 4))
+    yield SimpleNamespace(args=args, actor=actor, pool=pool, batch=batch, seen=seen)
     actor.env.close()
+
+
+def choices_at(batch, rows):
+    return script.split_action(batch.rows["is_preview"], batch.rows["actions"])[rows]
 
 
 # -------------------------------------------------------------------------------------------------- terms on real battles
 
 
 def test_tables_are_those_of_the_policy_that_played(played):
-    """The learner's unroll gives the actor's log-probs and values; so the KL to a frozen copy of oneself is 0 on real decisions."""
-    b, agent = played.b, played.actor.agent
-    cut = script.cut_chunks(b.key.numpy(), 8)
-    table, values = script.tables_of(agent, b, *cut, torch.device("cpu"))
-    taken = script.taken_logprob(table, script.choices_of(b.first, b.actions))
-    assert (taken - b.logprobs).abs().max() < 1e-5 and (values - b.values).abs().max() < 1e-5
-    assert b.first.any() and (~b.first).sum() > 100
+    """The learner's pass gives the actor's log-probs; so the KL to a frozen copy of oneself is 0 on real decisions."""
+    batch, agent = played.batch, played.actor.agent
+    table = script.policy_logprobs(agent, batch, "cpu")
+    taken = script.taken_logprob(table, choices_at(batch, slice(None)))
+    assert (taken - batch.rows["logprobs"]).abs().max() < 1e-5
+    assert batch.rows["is_preview"].any() and (~batch.rows["is_preview"]).sum() > 100
     nearest, chosen, kls = script.magnet_kl(table, torch.stack([table.roll(1, 0), table]))
     assert nearest.abs().max() < 1e-6 and kls[0].max() > 0.1 and (chosen[kls[0] > 1e-3] == 1).all()
 
 
-def test_each_term_alone_moves_the_network(played):
-    b, agent = played.b, played.actor.agent
-    order, starts, lengths = script.cut_chunks(b.key.numpy(), 8)
-    references = torch.stack(
-        [script.tables_of(script.make_agent(vars(played.args)), b, order, starts, lengths, "cpu")[0] for _ in range(2)]
-    )
-    advantages = torch.randn(len(b.key), generator=torch.Generator().manual_seed(1))
-    rows, logprobs, hidden = script.evaluate_chunks(agent, b, order, starts, lengths, "cpu")
-    logprob = script.taken_logprob(logprobs, script.choices_of(b.first, b.actions)[rows])
-    terms = {
-        "policy": script.clipped_loss(logprob, b.logprobs[rows], advantages[rows], 0.2)[0],
-        "value": script.value_loss(agent.win_logit(hidden), torch.ones(len(rows))),
-        "entropy": script.policy_entropy(logprobs).mean(),
-        "magnet": script.magnet_kl(logprobs, references[:, rows])[0].mean(),
-        "rollout": script.policy_kl(logprobs, references[0, rows]).mean(),
+def test_a_reference_remembers_the_battle_itself(played):
+    """Played step by step from the preview on, with its own memory, it says what it says to the learner."""
+    batch, other = played.batch, script.make_agent(vars(played.args))
+    table, start, length = script.policy_logprobs(other, batch, "cpu"), int(batch.starts[1]), int(batch.lengths[1])
+    state = other.initial_state(1)
+    with torch.no_grad():
+        for row in range(start, start + length):
+            rows = {name: values[[row]] for name, values in batch.rows.items()}
+            hidden, candidates, state = other.step(rows["ints"], rows["floats"], state)
+            alone = other.logprobs(hidden, candidates, rows["is_preview"], rows["legal"], rows["actions"])
+            torch.testing.assert_close(alone[0], table[row], atol=1e-5, rtol=0)
+
+
+def learner_inputs(played, agent):
+    batch = played.batch
+    rows, logprobs, hidden = script.evaluate_battles(agent, batch, torch.arange(len(batch.lengths)), "cpu")
+    references = [script.policy_logprobs(script.make_agent(vars(played.args)), batch, "cpu") for _ in range(2)]
+    generator = torch.Generator().manual_seed(1)
+    return {
+        "logprobs": logprobs,
+        "win_logit": agent.win_logit(hidden),
+        "choices": choices_at(batch, rows),
+        "old_logprob": batch.rows["logprobs"][rows],
+        "advantages": torch.randn(len(rows), generator=generator),
+        "returns": torch.randn(len(rows), generator=generator),
+        "references": torch.stack(references)[:, rows],
     }
-    for name, term in terms.items():
-        gradients = torch.autograd.grad(term, agent.parameters(), retain_graph=True, allow_unused=True)
+
+
+def test_each_term_alone_moves_the_network(played):
+    agent = played.actor.agent
+    _, stats, _, _ = script.rnad_loss(**learner_inputs(played, agent), args=played.args)
+    for name in ("policy_loss", "value_loss", "entropy", "magnet_kl"):
+        gradients = torch.autograd.grad(stats[name], agent.parameters(), retain_graph=True, allow_unused=True)
         assert all(torch.isfinite(gradient).all() for gradient in gradients if gradient is not None), name
         assert sum(float(gradient.abs().sum()) for gradient in gradients if gradient is not None) > 1e-3, name
 
 
-def test_values_after_are_the_next_rows():
-    key, ended = np.array([0, 1, 0, 0, 1]), np.array([False, False, True, False, False])
-    after = script.values_after(key, np.array([1.0, 2.0, 3.0, 4.0, 5.0]), np.array([9.0, 9.0, 0.0, 0.7, 0.8]), ended)
-    assert after.tolist() == [3.0, 5.0, 0.0, 0.7, 0.8]
+def test_loss_is_the_sum_of_its_terms_with_their_signs(played):
+    """An entropy bonus, and a pull to the nearest reference: each against the terms computed one by one."""
+    with torch.no_grad():
+        inputs = learner_inputs(played, played.actor.agent)
+    args = small_args(alpha=0.7, ent_coef=0.3, vf_coef=0.9)
+    loss, _, kls, chosen = script.rnad_loss(**inputs, args=args)
+    p, count = inputs["logprobs"].exp(), len(inputs["returns"])
+    logp = torch.where(p > 0, inputs["logprobs"], 0.0)
+    entropy = -(p * logp).sum() / count
+    by_hand = []
+    for reference in inputs["references"]:
+        by_hand.append((p * (logp - torch.where(p > 0, reference, 0.0))).sum((1, 2)))
+    magnet = torch.stack(by_hand).min(0).values.mean()
+    torch.testing.assert_close(kls, torch.stack(by_hand), atol=1e-4, rtol=1e-4)
+    assert torch.equal(chosen, torch.stack(by_hand).argmin(0))
+    advantages = inputs["advantages"] - inputs["advantages"].mean()
+    advantages = advantages / (advantages**2).mean().sqrt()
+    policy = -advantages.mean()  # the policy is the one that played: every ratio is 1
+    chance, wins = inputs["win_logit"].sigmoid(), ((inputs["returns"] + 1) / 2).clamp(0, 1)
+    value = -(wins * chance.log() + (1 - wins) * (1 - chance).log()).mean()
+    torch.testing.assert_close(loss, policy + 0.9 * value - 0.3 * entropy + 0.7 * magnet, atol=1e-4, rtol=1e-4)
+    loss, _, _, _ = script.rnad_loss(**inputs, args=args, value_only=True)
+    torch.testing.assert_close(loss, 0.9 * value)
+
+
+def test_a_huge_magnet_pulls_to_its_reference_and_a_huge_bonus_raises_entropy(played):
+    batch = played.batch
+    reference = script.policy_logprobs(script.make_agent(vars(played.args)), batch, "cpu")
+
+    def updated(**changes):
+        args = small_args(update_epochs=8, target_kl=0.0, num_minibatches=1, **changes)
+        agent = script.make_agent(vars(args))
+        agent.load_state_dict(played.actor.agent.state_dict())
+        optimizer = torch.optim.Adam(agent.parameters(), lr=1e-3)
+        scaler = torch.amp.GradScaler("cpu", enabled=False)
+        metrics = script.update_agent(agent, optimizer, scaler, contextlib.nullcontext, batch, reference[None], args)
+        return script.policy_logprobs(agent, batch, "cpu"), metrics
+
+    before = script.policy_logprobs(played.actor.agent, batch, "cpu")
+    after, metrics = updated(alpha=100.0)
+    assert float(script.policy_kl(after, reference).mean()) < 0.8 * float(script.policy_kl(before, reference).mean())
+    assert metrics["losses/passes"] == 8 and metrics["portfolio/0_chosen"] == 1.0
+    after, _ = updated(alpha=0.0, ent_coef=100.0)
+    assert float(script.policy_entropy(after).mean()) > float(script.policy_entropy(before).mean())
+
+
+def test_what_the_policy_is_drawn_to_follows_it(played):
+    """ema moves every update, ref at its interval, a portfolio by its candidates; none of them by itself."""
+    agent, batch = script.make_agent(vars(played.args)), played.batch
+
+    def step(magnet, update):
+        with torch.no_grad():
+            for parameter in agent.parameters():
+                parameter.add_(1.0)
+        magnet.move(agent, update, 1300.0)
+
+    args = small_args(magnet="ema", ema_decay=0.75)
+    magnet, start = script.Magnet(args, agent, 1300.0), script.to_flat(agent)
+    step(magnet, 1)
+    torch.testing.assert_close(script.to_flat(magnet.average), start + 0.25)
+    expected = script.policy_logprobs(magnet.average, batch, "cpu")
+    torch.testing.assert_close(magnet.logprobs(batch, "cpu"), expected[None])
+    assert torch.equal(script.to_flat(magnet.references[0]["policy"]), start), "an average leaves the snapshot alone"
+
+    magnet, start = script.Magnet(small_args(magnet="ref", ref_update_interval=2), agent, 1300.0), script.to_flat(agent)
+    step(magnet, 1)
+    assert torch.equal(script.to_flat(magnet.references[0]["policy"]), start)
+    step(magnet, 2)
+    assert torch.equal(script.to_flat(magnet.references[0]["policy"]), script.to_flat(agent))
+
+    args = small_args(magnet="portfolio", portfolio_add_interval=3, max_portfolio_size=2, portfolio_strategy="best")
+    magnet = script.Magnet(args, agent, 1300.0)
+    assert [magnet.wants_candidate(update) for update in (1, 2, 3, 6)] == [False, False, True, True]
+    members = [{"name": name, "policy_id": number, "elo": elo} for number, (name, elo) in enumerate((("a", 1250.0), ("b", 1400.0)), 1)]
+    magnet.add_candidate(agent, members[0], members[:1], batch, "cpu")
+    members[0]["elo"] = 1200.0  # it has lost since
+    magnet.add_candidate(agent, members[1], members, batch, "cpu")
+    assert [reference["name"] for reference in magnet.references] == ["start", "b"]
+    assert magnet.logprobs(batch, "cpu").shape[0] == 2
+    args = small_args(magnet="portfolio", max_portfolio_size=1, portfolio_strategy="diverse")
+    magnet = script.Magnet(args, agent, 1300.0)
+    magnet.add_candidate(agent, members[0], members, batch, "cpu")
+    assert len(magnet.references) == 1
+
+    again = script.Magnet(args, script.make_agent(vars(args)), 0.0)
+    again.load_state_dict(magnet.state_dict())
+    assert again.references[0]["name"] == magnet.references[0]["name"]
+    assert torch.equal(script.to_flat(again.references[0]["policy"]), script.to_flat(magnet.references[0]["policy"]))
+    uniform = script.Magnet(small_args(magnet="uniform"), agent, 0.0).logprobs(batch, "cpu")
+    legal = batch.rows["legal"]
+    torch.testing.assert_close(uniform[0].exp().amax(-1), 1.0 / legal.sum(-1))
 
 
 # --------------------------------------------------------------------------------------------------------------- the pool
@@ -138,65 +249,98 @@ def test_values_after_are_the_next_rows():
 
 def test_who_holds_a_seat_holds_it_to_the_end(played):
     assert all(len(holders) == 1 for holders in played.seen.values())
-    kinds = {kind for holders in played.seen.values() for kind, *_ in holders}
-    assert {script.SELF, script.BC, script.PAST} <= kinds and any(kind >= script.SCRIPTED for kind in kinds)
+    opponents = {opponent for holders in played.seen.values() for opponent, *_ in holders}
+    assert {script.SELF, script.BC, script.PAST} <= opponents and any(opponent >= script.SCRIPTED for opponent in opponents)
     for holders in played.seen.values():
-        ((kind, code, *seats),) = holders
-        assert code == max(kind - script.SCRIPTED + 1, 0)
-        assert (max(seats) > 0) == (script.SELF < kind < script.SCRIPTED)
-    assert set(played.episodes[:, 0].int().tolist()) <= kinds and len(played.episodes) > 4
+        ((opponent, code, *seats),) = holders
+        assert code == max(opponent - script.SCRIPTED + 1, 0)
+        assert (max(seats) > 0) == (script.SELF < opponent < script.SCRIPTED)
+    results = played.batch.results
+    assert set(results["opponents"].tolist()) <= opponents and len(results["opponents"]) > 4
 
 
 def test_the_curriculum_is_what_the_actor_draws():
-    """Of battles that are not scripted the kinds are met in the proportions on the board, those without a guest as self-play."""
-    wanted = np.zeros(len(script.KINDS))
-    wanted[[script.SELF, script.BC, script.PAST, script.KINDS.index("heuristics")]] = 0.4, 0.1, 0.3, 0.2
-    args = script.Args(**SMALL, num_workers=0)
-    seats = script.Seats(script.make_rows(args, 2 * 4000), script.SCRIPTED)
-    actor = SimpleNamespace(rng=np.random.default_rng(1), shares=wanted, seats=seats)
-    heuristics = len(script.BASELINES)  # its code
-    batch = SimpleNamespace(battle=np.arange(4000).repeat(2), opponent=np.where(np.arange(8000) // 2 % 5 == 0, heuristics, 0))
-    script.Actor.choose_opponents(actor, batch, np.arange(8000), {script.PAST: [7, 9]})
-    counts = np.bincount(seats.kind, minlength=len(script.KINDS)) / 4000
-    assert counts[script.KINDS.index("heuristics")] == 0.2 and counts[script.BC] == 0
+    """Of battles that are not scripted all are met in the proportions broadcast, those without a policy as self-play."""
+    wanted = np.zeros(len(script.OPPONENTS))
+    heuristics = script.OPPONENTS.index("heuristics")
+    wanted[[script.SELF, script.BC, script.PAST, heuristics]] = 0.4, 0.1, 0.3, 0.2
+    actor = SimpleNamespace(
+        rng=np.random.default_rng(1),
+        shares=wanted,
+        to_meet={script.PAST: [7, 9]},
+        opponents=np.zeros(4000, np.int64),
+        policy_ids=np.zeros(8000, np.int64),
+        played=[[] for _ in range(4000)],
+    )
+    code = len(script.BASELINES)  # of heuristics
+    codes = np.where(np.arange(8000) // 2 % 5 == 0, code, 0)
+    batch = SimpleNamespace(battle=np.arange(4000).repeat(2), opponent=codes)
+    script.Actor.choose_opponents(actor, batch, np.arange(8000))
+    counts = np.bincount(actor.opponents, minlength=len(script.OPPONENTS)) / 4000
+    assert counts[heuristics] == 0.2 and counts[script.BC] == 0
     assert abs(counts[script.PAST] - 0.3) < 0.03 and abs(counts[script.SELF] - 0.5) < 0.03
-    holders = seats.holder.reshape(-1, 2)
-    assert ((holders > 0).sum(1) == (seats.kind == script.PAST)).all() and set(holders.flatten().tolist()) == {0, 7, 9}
+    holders = actor.policy_ids.reshape(-1, 2)
+    assert ((holders > 0).sum(1) == (actor.opponents == script.PAST)).all()
+    assert set(holders.flatten().tolist()) == {0, 7, 9}
     assert abs((holders[:, 0] > 0).sum() / (holders > 0).sum() - 0.5) < 0.05, "either side"
 
 
+def results_of(*rows):
+    """(opponent, policy_id, score) of each battle"""
+    return {name: torch.tensor(column) for name, column in zip(("opponents", "policy_ids", "scores"), zip(*rows))}
+
+
 def test_pool_is_bounded_and_turns_to_whom_it_loses_to():
-    args = script.Args(**SMALL, league_size=4)
-    board = script.make_board(args, 3)
-    pool = script.Pool(args, board, script.KINDS)
+    args = small_args(league_size=4)
+    agent = torch.nn.Linear(2, 1)
+    broadcast = script.make_broadcast(args, agent)
+    pool = script.Pool(args, broadcast)
     clone = pool.join(script.BC, "bc", torch.zeros(3))
     strong = pool.join(script.EXPLOITER, "strong", torch.ones(3))
     easy = pool.join(script.PAST, "easy", torch.full((3,), 2.0))
     hard = pool.join(script.PAST, "hard", torch.full((3,), 3.0))
-    scores = {clone["serial"]: 0.9, strong["serial"]: 0.1, easy["serial"]: 0.8, hard["serial"]: 0.4}
-    rows = [[member["kind"], member["serial"], float(i < 50 * scores[member["serial"]]), 9] for member in pool.members for i in range(50)]
-    pool.record(torch.tensor(rows))
+    scores = {clone["policy_id"]: 0.9, strong["policy_id"]: 0.1, easy["policy_id"]: 0.8, hard["policy_id"]: 0.4}
+    rows = []
+    for member in pool.members:
+        wins = 50 * scores[member["policy_id"]]
+        rows += [(member["opponent"], member["policy_id"], float(i < wins)) for i in range(50)]
+    pool.record(results_of(*rows))
     assert strong["elo"] > hard["elo"] > easy["elo"] > clone["elo"]
-    shares, base = pool.probabilities(), script.base_shares(args)
-    assert abs(shares.sum() - 1) < 1e-9 and shares[script.EXPLOITER] > base[script.EXPLOITER] and shares[script.BC] < base[script.BC]
-    pool.publish(torch.nn.Linear(2, 1), 5)
-    members = board.league
-    assert float(board.numbers[0]) == 5 and members[2, hard["row"]] > members[2, easy["row"]] and members[2, clone["row"]] == 1.0
+    shares, base = pool.shares(), script.base_shares(args)
+    assert abs(shares.sum() - 1) < 1e-9
+    assert shares[script.EXPLOITER] > base[script.EXPLOITER] and shares[script.BC] < base[script.BC]
+    pool.publish(agent, 5)
+    chances = broadcast.members["probability"]
+    assert broadcast.version == 5 and chances[hard["place"]] > chances[easy["place"]] and chances[clone["place"]] == 1.0
+    np.testing.assert_allclose(broadcast.numbers["shares"].numpy(), shares)
     newest = pool.join(script.PAST, "newest", torch.full((3,), 4.0))
     assert [member["name"] for member in pool.members] == ["bc", "strong", "hard", "newest"]
-    assert newest["row"] == easy["row"] and torch.equal(board.snapshots[newest["row"]], torch.full((3,), 4.0))
+    assert newest["place"] == easy["place"]
+    assert torch.equal(broadcast.member_weights[newest["place"]], torch.full((3,), 4.0))
+    again = script.Pool(args, broadcast)
+    again.load_state_dict(pool.state_dict())
+    assert again.state_dict() == pool.state_dict() and again.members[0] is not pool.members[0]
 
 
 def test_who_is_absent_leaves_its_share_to_self_play_and_scripted_shares_never_grow():
-    pool = script.Pool(script.Args(**SMALL), SimpleNamespace(snapshots=None), script.KINDS)
-    base, heuristics = script.base_shares(pool.args), script.KINDS.index("heuristics")
-    shares = pool.probabilities()
+    pool = script.Pool(small_args(), None)
+    base, heuristics = script.base_shares(pool.args), script.OPPONENTS.index("heuristics")
+    shares = pool.shares()
     np.testing.assert_allclose(shares[script.SCRIPTED :], base[script.SCRIPTED :])
     np.testing.assert_allclose(shares[script.SELF], 1 - base[script.SCRIPTED :].sum())
-    pool.record(torch.tensor([[heuristics, 0, 0.0, 9]] * 500))  # hopeless
-    np.testing.assert_allclose(pool.probabilities(), shares)
-    pool.record(torch.tensor([[heuristics, 0, 1.0, 9]] * 5000))  # and beaten
-    assert pool.probabilities()[heuristics] < 0.4 * base[heuristics]
+    pool.record(results_of(*[(heuristics, 0, 0.0)] * 500))  # hopeless
+    np.testing.assert_allclose(pool.shares(), shares)
+    pool.record(results_of(*[(heuristics, 0, 1.0)] * 5000))  # and beaten
+    assert pool.shares()[heuristics] < 0.4 * base[heuristics]
+
+
+def test_an_exploiter_is_this_learner_without_a_magnet_against_one_opponent(tmp_path):
+    args = script.Args(**SMALL, alpha=0.3, track=True, bc_model="x", seed=3)
+    settings = script.exploiter_settings(args, tmp_path / "target.zip", 40)
+    exploiter = script.Args(**settings)
+    assert (exploiter.alpha, exploiter.seed, exploiter.track, exploiter.num_workers) == (0.0, 43, False, 1)
+    assert exploiter.opponent == exploiter.bc_model == str(tmp_path / "target.zip")
+    assert script.base_shares(exploiter)[script.OPPONENT] == 1.0
 
 
 def test_words_and_settings(tmp_path, monkeypatch):
@@ -219,8 +363,8 @@ def test_words_and_settings(tmp_path, monkeypatch):
     assert parsed("--checkpoint", "runs/vgc__rnad_vgc_portfolio__1__100").resume == "runs/vgc__rnad_vgc_portfolio__1__100"
     with pytest.raises(BadInput, match="sum to more than 1"):
         script.check_args(script.Args(heuristics_fraction=0.9))
-    with pytest.raises(BadInput, match="--buffer-size 16"):
-        script.check_args(script.Args(buffer_size=16))
+    with pytest.raises(BadInput, match="--league-size 2"):
+        script.check_args(script.Args(league_size=2))
     with pytest.raises(BadInput, match="Unknown battle format 'gen9vgc1999'"):
         script.check_args(script.Args(battle_format="gen9vgc1999"))
     (tmp_path / "exploiter_registry.json").write_text('{"exploiters": [')
@@ -231,7 +375,7 @@ def test_words_and_settings(tmp_path, monkeypatch):
 # ------------------------------------------------------------------------------------------------------------------- runs
 
 PORTFOLIO = ["--num-workers", 0, "--magnet", "portfolio", "--portfolio-add-interval", 1, "--max-portfolio-size", 2]
-PORTFOLIO += ["--portfolio-strategy", "diverse", "--snapshot-frequency", 2, "--off-policy", "vtrace", "--rollout-kl", 0.1]
+PORTFOLIO += ["--portfolio-strategy", "diverse", "--snapshot-frequency", 2]
 PORTFOLIO += ["--learning-rate-final", 3e-4]  # constant: nothing depends on where a run is going to end
 
 
@@ -242,17 +386,18 @@ def test_resumed_inline_run_equals_the_uninterrupted_one(tmp_path):
     assert done.returncode == 0, done.stderr
     finish(whole)
     ours, theirs = (load_checkpoint(tmp_path / name) for name in ("half", "whole"))
-    assert ours["progress"][:3] == theirs["progress"][:3] and ours["progress"][0] == 5
-    assert ours["pool"][:3] == theirs["pool"][:3] and torch.equal(ours["pool"][4], theirs["pool"][4])
-    assert [reference["name"] for reference in ours["references"]] == [reference["name"] for reference in theirs["references"]]
-    for key in ("agent", "average"):
-        assert all(torch.equal(ours[key][name], tensor) for name, tensor in theirs[key].items()), key
-    assert all(torch.equal(one["policy"], other["policy"]) for one, other in zip(ours["references"], theirs["references"]))
-    assert all(torch.equal(ours[key], theirs[key]) for key in ("snapshots", "torch_rng"))
+    names = ("update", "global_step", "version")
+    assert [ours["progress"][name] for name in names] == [theirs["progress"][name] for name in names]
+    assert ours["progress"]["update"] == 5 and ours["pool"] == theirs["pool"]
+    assert all(torch.equal(ours["agent"][name], tensor) for name, tensor in theirs["agent"].items())
+    assert torch.equal(ours["magnet"]["average"], theirs["magnet"]["average"])
+    for one, other in zip(ours["magnet"]["references"], theirs["magnet"]["references"], strict=True):
+        assert one["name"] == other["name"] and torch.equal(one["policy"], other["policy"])
+    assert all(torch.equal(ours[key], theirs[key]) for key in ("member_weights", "torch_rng"))
     rows = metrics_of(tmp_path / "whole")
     sizes = [sum(name.startswith("portfolio/") and name.endswith("_chosen") for name in row) for row in rows]
     assert sizes == [1, 2, 2, 2, 2]  # and never more than --max-portfolio-size
-    for name in ("losses/magnet_kl", "losses/rollout_kl", "curriculum/self", "portfolio/1_kl", "stats/policy_lag_max", "elo/agent"):
+    for name in ("losses/magnet_kl", "curriculum/self", "portfolio/1_kl", "stats/policy_lag_max", "elo/agent"):
         assert all(np.isfinite(row[name]) for row in rows[1:]), name
     assert {"eval/random", "eval/past_worst", "eval/heuristics_low"} <= rows[-1].keys()
 
@@ -261,7 +406,7 @@ def test_whatever_is_killed_nothing_hangs_and_nothing_registered_is_lost(tmp_pat
     """One run, and kill -9 of its Node process, of its exploiter, of the learner (then --resume), of a worker."""
     folder = tmp_path / "run"
     registry = folder / "exploiter_registry.json"
-    hunting = ["--train-exploiters", "--exploiter-check-interval", 1, "--exploiter-train-steps", 60, "--exploiter-battles", 2]
+    hunting = ["--train-exploiters", "--exploiter-check-interval", 1, "--exploiter-train-steps", 60]
     hunting += ["--exploiter-win-threshold", 0.0, "--checkpoint-frequency", 1]
     process = start(folder, "--num-workers", 1, *hunting)
 
@@ -298,18 +443,21 @@ def test_whatever_is_killed_nothing_hangs_and_nothing_registered_is_lost(tmp_pat
     wait_for(lambda: len(metrics_of(folder)) >= updates + 1, process)
     (worker,) = [child for child in psutil.Process(process.pid).children() if "spawn_main" in " ".join(child.cmdline())]
     worker.send_signal(signal.SIGKILL)
-    output = finish(process, code=1)
-    assert f"pid {worker.pid}) died" in output and "--resume" in output
+    updates = len(metrics_of(folder))
+    wait_for(lambda: len(metrics_of(folder)) >= updates + 2, process)
+    process.send_signal(signal.SIGINT)
+    output = finish(process)
+    assert f"Actor process 0 died (pid {worker.pid}, exit code -9): a new one takes its place." in output
     checkpoint = load_checkpoint(folder)
-    assert {entry["model"] for entry in kept if entry["in_pool"]} <= {member["name"] for member in checkpoint["pool"][0]}
+    assert {entry["model"] for entry in kept if entry["in_pool"]} <= {member["name"] for member in checkpoint["pool"]["members"]}
 
 
 def test_exploiter_by_hand(tmp_path):
     """--opponent CKPT --alpha 0, against a model of another size."""
     args = script.Args(**(SMALL | {"width": 8}))
     script.save_model(tmp_path / "target.zip", script.make_agent(vars(args)), args)
-    output = finish(start(tmp_path / "run", "--num-workers", 0, "--opponent", tmp_path / "target.zip", "--alpha", 0), code=1)
-    assert "--width 8" in output and not (tmp_path / "run" / "checkpoint.pt").exists()
+    output = finish(start(tmp_path / "run", "--num-workers", 0, "--opponent", tmp_path / "target.zip", "--alpha", 0), code=2)
+    assert "--width 8" in output and not (tmp_path / "run").exists()
     args = script.Args(**SMALL)
     script.save_model(tmp_path / "target.zip", script.make_agent(vars(args)), args)
     finish(start(tmp_path / "run", "--num-workers", 0, "--opponent", tmp_path / "target.zip", "--alpha", 0, "--max-updates", 2))

@@ -55,7 +55,7 @@ def play_env(index, seconds):
     from cleanrl_games import ppo_vgc_mdbo as script
 
     rng = np.random.default_rng(index)
-    with script.make_env(script.Args(), index) as env:
+    with script.make_env(script.Args(), index, script.base_shares(script.Args())) as env:
         processes, decisions, start = None, 0, time.perf_counter()
         while True:
             batch = env.recv()

@@ -80,14 +80,14 @@ class Policy:
 
     @torch.no_grad()
     def __call__(self, ints, floats, mask, kind, state):
-        preview, joint = torch.tensor([kind == PREVIEW]), torch.from_numpy(mask)[None]
-        state = torch.zeros(2, 1, self.agent.hidden_size) if state is None else state
-        core, things = self.agent.encode(torch.as_tensor(ints)[None], torch.as_tensor(floats)[None])
-        hidden, state = self.agent.unroll(core[None], state, preview[None])
+        is_preview, joint_mask = torch.tensor([kind == PREVIEW]), torch.from_numpy(mask)[None]
+        if state is None or kind == PREVIEW:
+            state = self.agent.initial_state(1)
+        hidden, candidates, state = self.agent.step(torch.as_tensor(ints)[None], torch.as_tensor(floats)[None], state)
         if self.deterministic:
-            action = self.agent.joint_logprobs(hidden[0], things, preview, joint).argmax(1)
+            action = self.agent.joint_logprobs(hidden, candidates, is_preview, joint_mask).argmax(1)
         else:
-            action = self.agent.act(hidden[0], things, preview, joint, self.generator)[0]
+            action = self.agent.act(hidden, candidates, is_preview, joint_mask, self.generator)[0]
         return int(action), state
 
 

@@ -29,14 +29,14 @@ import tyro
 from cleanrl_games.rnad_vgc_portfolio import (
     clipped_loss,
     ema_update,
+    gae,
     magnet_kl,
     masked_log_softmax,
+    normalise,
     policy_entropy,
-    policy_kl,
     portfolio_drop,
     taken_logprob,
     value_loss,
-    vtrace,
 )
 from cleanrl_games.runtime.files import write_atomically
 
@@ -145,7 +145,6 @@ class Settings:
     magnet: str = "ref"
     alpha: float = 0.5
     ent_coef: float = 0.0
-    rollout_kl: float = 0.0
     ref_update_interval: int = 75
     portfolio_add_interval: int = 50
     max_portfolio_size: int = 2
@@ -214,15 +213,14 @@ def train(settings, seeds):
             batches = []
             for seed, rng in enumerate(rngs):
                 rows = slice(seed * num_infosets, (seed + 1) * num_infosets)
-                infosets, actions, decided, last, rewards = game.play(logprobs[rows].exp().double().numpy(), s.num_games, rng)
+                infosets, actions, decided, _, rewards = game.play(logprobs[rows].exp().double().numpy(), s.num_games, rng)
                 infosets += rows.start
-                v = values[infosets]
-                next_values = torch.cat([v[1:], v[:1]]) * ~last
-                key = np.broadcast_to(np.arange(v.shape[1]), v.shape)[decided]
-                row = [tensor[decided].numpy() for tensor in (rewards, v, next_values, last)]
-                advantages = torch.from_numpy(vtrace(key, *row, np.ones(len(key), np.float32), 1.0, s.gae_lambda))
-                normalised = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
-                batches.append((infosets[decided], actions[decided][:, None], normalised, advantages + v[decided]))
+                # A player's decisions in a game are a trajectory: (T, 2·G) → rows, one trajectory after another
+                infosets, actions, rewards, decided = (part.T for part in (infosets, actions, rewards, decided))
+                infosets, actions, rewards = infosets[decided], actions[decided], rewards[decided]
+                lengths, v = decided.sum(1), values[infosets]
+                advantages = gae(rewards, v, torch.zeros(len(lengths)), lengths, 1.0, s.gae_lambda)
+                batches.append((infosets, actions[:, None], normalise(advantages), advantages + v))
             b_infosets, b_actions, b_advantages, b_returns = (torch.cat(parts) for parts in zip(*batches))
             b_logprobs = logprobs[b_infosets][:, None]  # (B, 1, A)
             magnets = [average()[0]] if s.magnet == "ema" else [uniform] if s.magnet in ("uniform", "none") else references
@@ -236,8 +234,6 @@ def train(settings, seeds):
                 loss = loss + s.vf_coef * value_loss(new_win_logit, b_returns[mb_inds]) - s.ent_coef * policy_entropy(new_logprobs).mean()
                 if s.magnet != "none":
                     loss = loss + s.alpha * magnet_kl(new_logprobs, b_references[:, mb_inds])[0].mean()
-                if s.rollout_kl:
-                    loss = loss + s.rollout_kl * policy_kl(new_logprobs, b_logprobs[mb_inds]).mean()
                 optimizer.zero_grad()
                 (loss * num_seeds).backward()  # the mean over all seeds' rows, as if each seed were alone
                 clip_gradients(networks, s.max_grad_norm)

@@ -7,7 +7,6 @@ the second is the one place where a column of the observation is defined.
 import functools
 import json
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 
 from poke_env.data import to_id_str
@@ -70,23 +69,6 @@ SPECIES_FACTS = VOCAB["speciesFacts"]  # type, type, base stats, abilities, dex 
 MOVE_FACTS = VOCAB["moveFacts"]  # type, category, power, accuracy, priority, PP
 TABLES = {name: {entry: index for index, entry in enumerate(VOCAB[name])} for name in SIZES}
 TABLES["species"].update({look: TABLES["species"][species] for look, species in VOCAB["looks"].items()})
-
-
-def id_bags():
-    """The ids of an observation as bags whose embeddings are summed: a Pokémon (12 bags), an event of the last turns, a move of our
-    active ones (8) → columns of the ids (N,), where their vocabularies start in one table of all (N,), where bags start, the table's length
-
-    Columns that mean different things have rows of their own in the table."""
-    sizes = {"species": SIZES["species"], "ability": SIZES["abilities"], "item": SIZES["items"], "lost_item": SIZES["items"],
-             "type": SIZES["types"], "tera_type": SIZES["types"], "move": SIZES["moves"], "actor": 5, "target": 5}  # fmt: skip
-    starts = dict(zip(sizes, accumulate([0, *sizes.values()])))
-    same = {"type_1": "type", "type_2": "type", "type_3": "type", "actor_species": "species", "target_species": "species"}
-    same |= {f"move_{i}": "move" for i in (1, 2, 3, 4)}
-    groups, own = (LAYOUT["own"], LAYOUT["opp"], LAYOUT["history"]), LAYOUT["own"]
-    bags = [[(group.int_index(row, name), name) for name in group.ints] for group in groups for row in range(group.rows)]
-    bags += [[(own.int_index(row, f"move_{i}"), "move")] for row in (0, 1) for i in (1, 2, 3, 4)]
-    columns, offsets = zip(*((column, starts[same.get(name, name)]) for bag in bags for column, name in bag))
-    return columns, offsets, list(accumulate([0, *map(len, bags)]))[:-1], sum(sizes.values())
 
 
 @functools.cache
