@@ -55,6 +55,7 @@ ALIASES = {"lr": "learning_rate"}  # what users of similar trainers type
 
 @dataclasses.dataclass
 class Args:
+    env_id = "vgc"  # in the name of the run's folder
     # --- experiment
     exp_name: str = Path(__file__).stem
     """the name of this experiment"""
@@ -90,8 +91,6 @@ class Args:
     """where rollouts and weights are shared: /dev/shm, or unnamed files in the temporary folder (auto = when /dev/shm is too small)"""
 
     # --- environment
-    env_id: str = "vgc"
-    """name of the game in the run's folder"""
     battle_format: str = "gen9vgc2023regulationc"
     """the VGC format; old spellings are understood"""
     teams: tuple[str, ...] = ("shipped", "generated")
@@ -106,8 +105,6 @@ class Args:
     """actor processes; 0 = inline in the learner's process, deterministic"""
     num_battles: Size = 32
     """battles under way per actor"""
-    num_sims: Size = 1
-    """Node processes per actor; with 2 an actor decides for one half while the other half is simulated"""
     buffer_size: Size = 2048
     """decisions per rollout, in whole battles: one that would not fit goes to the next"""
     actor_nice: Count = 10
@@ -151,13 +148,11 @@ class Args:
     max_grad_norm: Positive = 0.5
     """gradient clip"""
     width: Size = 64
-    """width of a Pokémon's token"""
+    """width of a Pokémon's token, a multiple of 4"""
     embedding_width: Size = 128
     """width of an id's embedding"""
     lstm_size: Size = 192
     """units of the LSTM"""
-    attention_heads: Size = 4
-    """attention heads over the twelve Pokémon"""
 
     # --- self-play (battles that are none of these are against oneself, and both sides learn)
     random_fraction: Fraction = 0.05
@@ -192,6 +187,7 @@ class Args:
 
 
 # --8<-- [start:vgc_network]
+ATTENTION_HEADS = 4
 NUM_HIT_FEATURES = 32  # what a move does to a foe is told in so many numbers
 
 
@@ -285,10 +281,9 @@ class Agent(nn.Module):
     holds in every slot of every team.
     """
 
-    def __init__(self, width=64, embedding_width=128, lstm_size=192, attention_heads=4):
+    def __init__(self, width=64, embedding_width=128, lstm_size=192):
         super().__init__()
         self.width = width
-        self.attention_heads = attention_heads
         own, opp, active, history = (LAYOUT[name] for name in ("own", "opp", "active", "history"))
         self.common = len(opp.floats)  # columns that own and opposing Pokémon share
         self.active_at = opp.floats.index("active_a")
@@ -368,7 +363,7 @@ class Agent(nn.Module):
     def attend(self, x):
         """One pre-norm transformer layer over the Pokémon. (B, 12, W) → (B, 12, W)"""
         # By hand: nn.TransformerEncoderLayer takes 1.17 times as long in training (256 rows), 1.37 times in inference.
-        q, k, v = self.qkv(self.norm_attention(x)).view(len(x), 12, 3, self.attention_heads, -1).permute(2, 0, 3, 1, 4)
+        q, k, v = self.qkv(self.norm_attention(x)).view(len(x), 12, 3, ATTENTION_HEADS, -1).permute(2, 0, 3, 1, 4)
         attended = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(len(x), 12, -1)
         x = x + self.attention_out(attended)
         return self.norm_out(x + self.feed_out(F.relu(self.feed_in(self.norm_feed(x)))))
@@ -518,7 +513,6 @@ def make_agent(settings):
         width=settings["width"],
         embedding_width=settings["embedding_width"],
         lstm_size=settings["lstm_size"],
-        attention_heads=settings["attention_heads"],
     )
 
 
@@ -802,7 +796,6 @@ def scripted_shares(shares):
 def make_env(args, index, shares, episodes=None, players=None):
     return VGCVecEnv(
         num_battles=args.num_battles,
-        num_sims=args.num_sims,
         battle_format=args.battle_format,
         # Sixteen shipped teams are soon known by heart; the generated ones keep held-out teams from being a shock.
         teams=team_mix(args.teams, args.battle_format),
@@ -902,7 +895,7 @@ class Actor:
 
     def receive(self):
         clock = time.perf_counter()
-        batch = self.resumed or self.env.recv("any" if self.args.num_sims > 1 else "all")
+        batch = self.resumed or self.env.recv()
         self.resumed = None
         self.simulator_time += time.perf_counter() - clock
         return batch
@@ -1293,7 +1286,7 @@ def save_model(path, agent, args):
 
 def load_model(path, args=None):
     """A run's folder or a model.zip → (agent, metadata). args: of the run that it is to join as an opponent"""
-    sizes = ("width", "embedding_width", "lstm_size", "attention_heads")
+    sizes = ("width", "embedding_width", "lstm_size")
     return models.load_agent(path, contract.contract_hash(), make_agent, args=args, sizes=sizes)
 
 
@@ -1330,14 +1323,12 @@ def check_args(args):
     require_format(args.battle_format)
     if base_shares(args)[SELF] < -1e-9:
         raise BadInput("The fractions of opponents sum to more than 1, and what they leave is self-play: lower some.")
-    if args.num_sims > args.num_battles:
-        raise BadInput(f"--num-sims {args.num_sims} is more than --num-battles {args.num_battles}: each needs one.")
     try:
         team_mix(args.teams, args.battle_format)
     except ValueError as error:
         raise BadInput(f"--teams: {error}") from None
-    if args.width % args.attention_heads:
-        raise BadInput(f"--width {args.width} cannot be divided by --attention-heads {args.attention_heads}.")
+    if args.width % ATTENTION_HEADS:
+        raise BadInput(f"--width {args.width} is no multiple of the {ATTENTION_HEADS} attention heads.")
 
 
 if __name__ == "__main__":

@@ -73,6 +73,7 @@ ALIASES = {
 
 @dataclasses.dataclass
 class Args:
+    env_id = "vgc"  # in the name of the run's folder
     # --- experiment
     exp_name: str = Path(__file__).stem
     """the name of this experiment"""
@@ -108,8 +109,6 @@ class Args:
     """where rollouts and weights are shared: /dev/shm, or unnamed files in the temporary folder (auto = when /dev/shm is too small)"""
 
     # --- environment
-    env_id: str = "vgc"
-    """name of the game in the run's folder"""
     battle_format: str = "gen9vgc2023regulationc"
     """the VGC format; old spellings are understood"""
     teams: tuple[str, ...] = ("shipped", "generated")
@@ -124,8 +123,6 @@ class Args:
     """actor processes; 0 = inline in the learner's process, deterministic"""
     num_battles: Size = 32
     """battles under way per actor"""
-    num_sims: Size = 1
-    """Node processes per actor; with 2 an actor decides for one half while the other half is simulated"""
     buffer_size: Size = 2048
     """decisions per rollout, in whole battles: one that would not fit goes to the next"""
     actor_nice: Count = 10
@@ -171,13 +168,11 @@ class Args:
     max_grad_norm: Positive = 0.5
     """gradient clip"""
     width: Size = 64
-    """width of a Pokémon's token"""
+    """width of a Pokémon's token, a multiple of 4"""
     embedding_width: Size = 128
     """width of an id's embedding"""
     lstm_size: Size = 192
     """units of the LSTM"""
-    attention_heads: Size = 4
-    """attention heads over the twelve Pokémon"""
 
     # --- regularisation
     alpha: NonNegative = 0.2
@@ -240,6 +235,7 @@ class Args:
 
 
 # --8<-- [start:vgc_network]
+ATTENTION_HEADS = 4
 NUM_HIT_FEATURES = 32  # what a move does to a foe is told in so many numbers
 
 
@@ -333,10 +329,9 @@ class Agent(nn.Module):
     holds in every slot of every team.
     """
 
-    def __init__(self, width=64, embedding_width=128, lstm_size=192, attention_heads=4):
+    def __init__(self, width=64, embedding_width=128, lstm_size=192):
         super().__init__()
         self.width = width
-        self.attention_heads = attention_heads
         own, opp, active, history = (LAYOUT[name] for name in ("own", "opp", "active", "history"))
         self.common = len(opp.floats)  # columns that own and opposing Pokémon share
         self.active_at = opp.floats.index("active_a")
@@ -416,7 +411,7 @@ class Agent(nn.Module):
     def attend(self, x):
         """One pre-norm transformer layer over the Pokémon. (B, 12, W) → (B, 12, W)"""
         # By hand: nn.TransformerEncoderLayer takes 1.17 times as long in training (256 rows), 1.37 times in inference.
-        q, k, v = self.qkv(self.norm_attention(x)).view(len(x), 12, 3, self.attention_heads, -1).permute(2, 0, 3, 1, 4)
+        q, k, v = self.qkv(self.norm_attention(x)).view(len(x), 12, 3, ATTENTION_HEADS, -1).permute(2, 0, 3, 1, 4)
         attended = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(len(x), 12, -1)
         x = x + self.attention_out(attended)
         return self.norm_out(x + self.feed_out(F.relu(self.feed_in(self.norm_feed(x)))))
@@ -566,7 +561,6 @@ def make_agent(settings):
         width=settings["width"],
         embedding_width=settings["embedding_width"],
         lstm_size=settings["lstm_size"],
-        attention_heads=settings["attention_heads"],
     )
 
 
@@ -891,7 +885,6 @@ def scripted_shares(shares):
 def make_env(args, index, shares, episodes=None, players=None):
     return VGCVecEnv(
         num_battles=args.num_battles,
-        num_sims=args.num_sims,
         battle_format=args.battle_format,
         # Sixteen shipped teams are soon known by heart; the generated ones keep held-out teams from being a shock.
         teams=team_mix(args.teams, args.battle_format),
@@ -991,7 +984,7 @@ class Actor:
 
     def receive(self):
         clock = time.perf_counter()
-        batch = self.resumed or self.env.recv("any" if self.args.num_sims > 1 else "all")
+        batch = self.resumed or self.env.recv()
         self.resumed = None
         self.simulator_time += time.perf_counter() - clock
         return batch
@@ -1571,7 +1564,7 @@ def save_model(path, agent, args):
 
 def load_model(path, args=None):
     """A run's folder or a model.zip → (agent, metadata). args: of the run that it is to join as an opponent"""
-    sizes = ("width", "embedding_width", "lstm_size", "attention_heads")
+    sizes = ("width", "embedding_width", "lstm_size")
     return models.load_agent(path, contract.contract_hash(), make_agent, args=args, sizes=sizes)
 
 
@@ -1608,14 +1601,12 @@ def check_args(args):
     require_format(args.battle_format)
     if base_shares(args)[SELF] < -1e-9:
         raise BadInput("The fractions of opponents sum to more than 1, and what they leave is self-play: lower some.")
-    if args.num_sims > args.num_battles:
-        raise BadInput(f"--num-sims {args.num_sims} is more than --num-battles {args.num_battles}: each needs one.")
     try:
         team_mix(args.teams, args.battle_format)
     except ValueError as error:
         raise BadInput(f"--teams: {error}") from None
-    if args.width % args.attention_heads:
-        raise BadInput(f"--width {args.width} cannot be divided by --attention-heads {args.attention_heads}.")
+    if args.width % ATTENTION_HEADS:
+        raise BadInput(f"--width {args.width} is no multiple of the {ATTENTION_HEADS} attention heads.")
     if args.league_size < 3:
         raise BadInput(f"--league-size {args.league_size} is too small for the clone, a past self and an exploiter.")
 

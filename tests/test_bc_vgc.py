@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "cleanrl_games" / "bc_vgc_mdbo.py"
 FORMAT = "gen9vgc2023regc"
 BATTLES = 14
-SMALL = {"width": 16, "embedding_width": 16, "lstm_size": 24, "attention_heads": 2}
+SMALL = {"width": 16, "embedding_width": 16, "lstm_size": 24}
 
 torch.set_num_threads(1)  # two threads on a busy core wait for each other
 
@@ -480,7 +480,7 @@ def test_a_match_counts_every_battle_once():
     assert len(scores) == 3
 
 
-FLAGS = ["--battle-format", FORMAT, "--width", "16", "--embedding-width", "16", "--lstm-size", "24", "--attention-heads", "2"]
+FLAGS = ["--battle-format", FORMAT, "--width", "16", "--embedding-width", "16", "--lstm-size", "24"]
 FLAGS += ["--valid-fraction", "0.2", "--minibatch-size", "48", "--epochs", "3", "--learning-rate", "0.003"]
 
 

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     path = tmp_path_factory.mktemp("model") / "small.zip"
-    args = script.Args(width=16, embedding_width=16, lstm_size=16, attention_heads=2)
+    args = script.Args(width=16, embedding_width=16, lstm_size=16)
     script.save_model(path, script.make_agent(vars(args)), args)
     return path
 

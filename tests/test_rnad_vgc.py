@@ -23,7 +23,7 @@ from cleanrl_games.runtime.settings import parse_args
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = {
-    "width": 16, "embedding_width": 16, "lstm_size": 32, "attention_heads": 2, "num_battles": 4, "buffer_size": 64,
+    "width": 16, "embedding_width": 16, "lstm_size": 32, "num_battles": 4, "buffer_size": 64,
     "num_minibatches": 2, "update_epochs": 2, "eval_frequency": 0, "eval_battles": 2, "final_battles": 2,
 }  # fmt: skip
 FLAGS = [word for name, value in SMALL.items() for word in (f"--{name.replace('_', '-')}", str(value))] + ["--teams", "shipped"]
