@@ -390,8 +390,7 @@ class Server:
             return web.Response(status=403, text="A websocket without an origin is refused.\n")
         socket = web.WebSocketResponse(heartbeat=30.0, max_msg_size=MAX_MESSAGE)
         await socket.prepare(request)
-        if self.session.info is not None:
-            await socket.send_json(self.session.hello() | {"curves": self.shown_curves()})
+        await socket.send_json(self.session.hello() | {"curves": self.shown_curves()})
         self.sockets.add(socket)
         self.session.set_pages(len(self.sockets))
         try:

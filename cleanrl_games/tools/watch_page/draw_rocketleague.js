@@ -88,14 +88,17 @@ Painters.rocketleague = {
       target = Vec.add(car.at, Vec.add(Vec.scale(flat, 600), [0, 0, Math.max(60, ball[2] * 0.5)]));
       fov = 1.15;
     } else {
-      // From the stands, behind the side wall: follows the ball and the cars that play it, and comes nearer where they are close.
+      // From the side: the ball and the cars near it stay in the picture, as near as they allow.
       const near = cars.filter(car => !(car.flags & 4)).sort((a, b) => Math.hypot(...Vec.sub(a.at, ball)) - Math.hypot(...Vec.sub(b.at, ball)));
-      const one = near[0] ? near[0].at : ball;
-      const middle = Vec.mix(ball, one, 0.35);
-      const spread = near.length ? Math.min(3600, Math.hypot(...Vec.sub(near[near.length - 1].at, ball))) : 2000;
-      eye = [-5600 + Math.max(-900, middle[0] * 0.25), middle[1] * 0.62, 1750 + spread * 0.18];
-      target = [middle[0] * 0.75, middle[1] * 0.93, middle[2] * 0.35 + 60];
-      fov = 0.52 + 0.3 * (spread / 3600);
+      const group = [ball, ...near.filter((car, i) => i === 0 || Math.hypot(...Vec.sub(car.at, ball)) < 3000).map(car => car.at)];
+      const low = Math.min(...group.map(p => p[1]));
+      const high = Math.max(...group.map(p => p[1]));
+      const nearest = Math.min(...group.map(p => p[0]));
+      const middle = [group.reduce((sum, p) => sum + p[0], 0) / group.length, (low + high) / 2, Math.max(...group.map(p => p[2]))];
+      const away = Math.max(1900, (high - low) * 0.72 + 1100 + middle[2] * 0.5) + (middle[0] - nearest) * 0.7;
+      eye = [middle[0] - away, middle[1] * 0.96, away * 0.36 + 120];
+      target = [middle[0], middle[1], middle[2] * 0.45 + 60];
+      fov = 0.86;
     }
     const soft = memory.mode === mode && memory.index <= view.at ? view.softness : 1;
     memory.eye = memory.eye ? Vec.mix(memory.eye, eye, soft) : eye;
@@ -250,13 +253,13 @@ Painters.rocketleague = {
   },
 
   car(space, ctx, car, team, view, index) {
-    const k = 1.45; // a little larger than life: at true size a car is a few pixels long
+    const k = 1.6; // a little larger than life: at true size a car is a few pixels long
     const f = mirror(car.forward);
     const u = mirror(car.up);
     const r = Vec.cross(f, u);
     const at = Vec.add(mirror(car.at), Vec.scale(u, 6));
-    const main = team ? '#f2762e' : '#2f7fe8';
-    const dark = team ? '#a8481a' : '#1b4f9c';
+    const main = team ? '#ff8436' : '#3f92ff';
+    const dark = team ? '#c2561f' : '#2462bd';
     const axes = [f, r, u];
     const s = list => list.map(v => v * k);
     const put = (low, high, from, to, color, bias) => space.block(at, axes, s(low), s(high), from * k, to * k, color, { bias });

@@ -506,12 +506,13 @@ window.addEventListener('blur', () => { for (const code of [...state.keys]) keyC
 
 const handlers = {
   hello(message) {
+    handlers.state(message);
+    showCurves(message.curves);
+    if (!message.info) return; // the first game is being made
     handlers.begin(message);
     for (const frame of message.frames) addFrame(frame);
     state.shown = Math.max(0, state.frames.length - 1);
-    handlers.state(message);
     handlers.question(message);
-    showCurves(message.curves);
   },
   begin(message) {
     const other = state.info && (state.info.game !== message.info.game || state.info.you !== message.info.you);
