@@ -667,7 +667,7 @@ def test_evaluate_says_what_is_wrong(folder, tmp_path):
         ([str(folder), "--loadouts", "bronze"], "tiny against random: Unknown loadout 'bronze'"),
         ([str(folder), "--against", "nobody"], "There is no model at nobody"),
         ([str(folder), "--json", str(tmp_path / "no/such.json")], "there is no folder"),
-        ([str(folder), "--video", "fight.mp4"], "should name a .gif"),
+        ([str(folder), "--save", "fight.mp4"], "should name a .html or .gif"),
     ):
         with pytest.raises(SystemExit, match=sentence):
             evaluate.main(words)
@@ -690,7 +690,7 @@ def test_evaluate_from_the_command_line(folder, tmp_path):
 def test_evaluate_makes_a_gif_per_pairing(folder, tmp_path):
     from PIL import Image
 
-    evaluate.main([str(folder), "--episodes", "2", "--video", str(tmp_path / "fight.gif")])
+    evaluate.main([str(folder), "--episodes", "2", "--save", str(tmp_path / "fight.gif")])
     for name in evaluate.osrs_baselines():
         with Image.open(tmp_path / f"fight_tiny_vs_{name}.gif") as picture:
             assert picture.format == "GIF" and picture.n_frames > 5

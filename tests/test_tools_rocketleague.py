@@ -240,7 +240,7 @@ print(json.dumps(out))
 
 
 def test_evaluate_plays_kickoffs_of_the_models_stage(model, tmp_path):
-    flags = ["--against", "rule", "random", "--episodes", "4", "--json", str(tmp_path / "out.json"), "--video", str(tmp_path / "match.gif")]
+    flags = ["--against", "rule", "random", "--episodes", "4", "--json", str(tmp_path / "out.json"), "--save", str(tmp_path / "match.gif")]
     results = evaluate.main([str(model), *flags])
     assert [result["opponent"] for result in results] == ["rule", "random"] and all(result["game"] == "rocketleague" for result in results)
     assert len(list(tmp_path.glob("match_*.gif"))) == 2

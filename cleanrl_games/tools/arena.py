@@ -47,7 +47,6 @@ class Args(evaluate.Args):
 
     against: tyro.conf.Suppress[tuple[str, ...]] = ()
     json: tyro.conf.Suppress[str] = ""
-    video: tyro.conf.Suppress[str] = ""
     output: str = ""
     """the arena's folder; one that has results goes on; empty = runs/arena__{game}__{time}"""
     baselines: bool = True
@@ -198,7 +197,9 @@ def analyse(counts, anchor=None):
 def play(args, game, player, opponent, progress):
     """One pairing → (won, tied, lost, seconds)"""
     start = time.perf_counter()
-    scores = evaluate.GAMES[game].matches(player, opponent, args.episodes, args, "", progress)
+    names = [side.name if isinstance(side, models.Model) else side for side in (player, opponent)]
+    save = evaluate.save_path(args.save, *names, several=True)
+    scores = evaluate.GAMES[game].matches(player, opponent, args.episodes, args, save, progress)
     return int((scores == 1).sum()), int((scores == 0.5).sum()), int((scores == 0).sum()), time.perf_counter() - start
 
 
@@ -297,7 +298,7 @@ class Book:
     """The results in arena.json. A result counts only as long as both players, the game and the settings are what they were."""
 
     def __init__(self, folder, game, args, who):
-        ignored = ("players", "against", "json", "video", "output", "baselines", "anchor", "jobs", "threads", "trust_source", "game")
+        ignored = ("players", "against", "json", "save", "output", "baselines", "anchor", "jobs", "threads", "trust_source", "game")
         self.path, self.who, self.game = folder / "arena.json", who, game
         self.settings = {name: value for name, value in dataclasses.asdict(args).items() if name not in ignored}
         self.results, self.known, self.changed = {}, {}, []

@@ -27,7 +27,7 @@ import tyro
 from cleanrl_games.runtime.files import write_atomically
 from cleanrl_games.runtime.metrics import wilson
 from cleanrl_games.runtime.settings import check_settings
-from cleanrl_games.tools import models
+from cleanrl_games.tools import models, watch_pages
 
 
 @dataclasses.dataclass
@@ -50,8 +50,8 @@ class Args:
     """Rocket League: cars per team; 0 = those of the stage that the judged model had reached"""
     json: str = ""
     """also write the results to this JSON file"""
-    video: str = ""
-    """also make a GIF of each pairing's first game; with several pairings their names go into the file's name"""
+    save: str = ""
+    """also write each pairing's first game to this .html or .gif file; with several pairings their names go into the file's name"""
     game: str = ""
     """the game, needed only when all players are scripted"""
     threads: int = 1
@@ -67,7 +67,7 @@ class Args:
 class Game:
     """What this tool needs to know of a game.
 
-    `baselines()` names its scripted players. `matches(player, opponent, episodes, args, video, progress)` plays: players
+    `baselines()` names its scripted players. `matches(player, opponent, episodes, args, save, progress)` plays: players
     are Models or names of baselines, `progress(games done)` may be called at any time, and the scores come back as an
     array, one number per game in the player's favour: 1 won, 0.5 tied, 0 lost.
     """
@@ -85,6 +85,18 @@ def osrs_baselines():
     return BASELINES
 
 
+def save_game(path, game, sides, scenes, over, **info):
+    """The first game of a pairing as a page or a GIF, as tools/watch.py writes them."""
+    names = [side.name if isinstance(side, models.Model) else side for side in sides]
+    frames = [{"scene": scene} for scene in scenes]
+    frames[-1]["over"] = {"winner": over, "text": "nobody wins" if over is None else f"{names[over]} wins"}
+    watch_pages.write_game(path, {"game": game, "names": names, "detail": "", "value_means": "", **info}, frames)
+
+
+def winner_of(score):
+    return {1.0: 0, 0.0: 1}.get(float(score))
+
+
 class Watched:
     """A player that tells how many fights of its batch are over, which is all `play_fights` lets one see."""
 
@@ -96,9 +108,10 @@ class Watched:
         self.player.act(obs, masks, rows, actions)
 
 
-def osrs_matches(player, opponent, episodes, args, video, progress):
+def osrs_matches(player, opponent, episodes, args, save, progress):
     from cleanrl_games.envs.osrs import Baseline
     from cleanrl_games.envs.osrs.match import play_fights
+    from cleanrl_games.envs.osrs.watch import OUTFITS, TICK_SECONDS, SceneRecorder
 
     # The judged model fights as it was trained; a scripted one as its opponent was.
     judged = next((side for side in (player, opponent) if isinstance(side, models.Model)), None)
@@ -120,7 +133,11 @@ def osrs_matches(player, opponent, episodes, args, video, progress):
         # Three seeds per batch: were both players' dice the same, equal players would move alike.
         seeds = [int(seed) for seed in np.random.SeedSequence([args.seed, done]).generate_state(3)]
         watched = Watched(seat(player, fights, seeds[1]), lambda over, done=done: progress(done + over))
-        batch, _ = play_fights(watched, seat(opponent, fights, seeds[2]), fights, seeds[0], "" if done else video, **settings)
+        scenes = SceneRecorder() if save and not done else None
+        batch, _ = play_fights(watched, seat(opponent, fights, seeds[2]), fights, seeds[0], "", scenes=scenes, **settings)
+        if scenes:
+            info = {"frame_seconds": TICK_SECONDS, "outfits": list(OUTFITS)}
+            save_game(save, "osrs", (player, opponent), scenes.scenes, winner_of(batch[0]), **info)
         scores.append(batch)
         progress(done + fights)
     return np.concatenate(scores)
@@ -132,11 +149,9 @@ def vgc_baselines():
     return BASELINES
 
 
-def vgc_matches(player, opponent, episodes, args, video, progress):
+def vgc_matches(player, opponent, episodes, args, save, progress):
     from cleanrl_games.envs.vgc.match import play_battles
 
-    if video:
-        raise ValueError("--video is for OSRS; a VGC battle is shown by `python -m cleanrl_games.envs.vgc replay`.")
     sides = [side for side in (player, opponent) if isinstance(side, models.Model)]
     formats = [args.battle_format] if args.battle_format else [side.metadata["battle_format"] for side in sides]
     seeds = [int(seed) for seed in np.random.SeedSequence(args.seed).generate_state(3)]
@@ -144,7 +159,17 @@ def vgc_matches(player, opponent, episodes, args, video, progress):
         side.script.Player(side.agent, seed, args.deterministic) if isinstance(side, models.Model) else side
         for side, seed in zip((player, opponent), seeds[1:])
     ]
-    scores, _ = play_battles(*seats, episodes, formats[0] if formats else "gen9vgc2023regc", None, seeds[0] >> 1, progress=progress)
+    battle_format = formats[0] if formats else "gen9vgc2023regc"
+    logs = []
+    scores, _ = play_battles(
+        *seats, episodes, battle_format, None, seeds[0] >> 1, progress=progress, first_log=logs.append if save else None
+    )
+    if save:
+        from cleanrl_games.envs.vgc.watch import page_of
+
+        names = [side.name if isinstance(side, models.Model) else side for side in (player, opponent)]
+        info, frames = page_of(logs[0], names)
+        watch_pages.write_game(save, info, frames)
     return scores
 
 
@@ -157,9 +182,11 @@ def rocketleague_baselines():
     return PLAYERS
 
 
-def rocketleague_matches(player, opponent, episodes, args, video, progress):
+def rocketleague_matches(player, opponent, episodes, args, save, progress):
+    from cleanrl_games.envs.rocketleague.contract import TICK_RATE
     from cleanrl_games.envs.rocketleague.match import play_kickoffs
     from cleanrl_games.envs.rocketleague.scripted import ScriptedPlayer
+    from cleanrl_games.envs.rocketleague.watch import SceneRecorder
 
     judged = next((side for side in (player, opponent) if isinstance(side, models.Model)), None)
     trained = check_settings(judged.script.Args, judged.args, f"{judged.path}, args in metadata.json") if judged else {}
@@ -176,8 +203,12 @@ def rocketleague_matches(player, opponent, episodes, args, video, progress):
     for done in range(0, episodes, KICKOFFS_AT_ONCE):
         seeds = [int(seed) for seed in np.random.SeedSequence([args.seed, done]).generate_state(3)]
         seats, count = (seat(player, seeds[1]), seat(opponent, seeds[2])), min(KICKOFFS_AT_ONCE, episodes - done)
-        limits = {"max_seconds": seconds, "no_touch_seconds": seconds, "video": "" if done else video}
-        batch, _ = play_kickoffs(*seats, count, seeds[0], size or 1, **limits, **settings)
+        limits = {"max_seconds": seconds, "no_touch_seconds": seconds}
+        scenes = SceneRecorder() if save and not done else None
+        batch, _ = play_kickoffs(*seats, count, seeds[0], size or 1, scenes=scenes, **limits, **settings)
+        if scenes:
+            info = {"frame_seconds": settings.get("action_repeat", 8) / TICK_RATE, "pads": scenes.pads, "team_size": size or 1}
+            save_game(save, "rocketleague", (player, opponent), scenes.scenes, winner_of(batch[0]), **info)
         scores.append(batch)
         progress(done + count)
     return np.concatenate(scores)
@@ -225,29 +256,29 @@ def find_players(args):
     return game, named(args.players), named(args.against or baselines)
 
 
-def video_path(video, player, opponent, several):
-    if not video or not several:
-        return video
+def save_path(save, player, opponent, several):
+    if not save or not several:
+        return save
     words = re.sub(r"[^\w.-]+", "_", f"{player}_vs_{opponent}")
-    return str(Path(video).with_name(f"{Path(video).stem}_{words}{Path(video).suffix}"))
+    return str(Path(save).with_name(f"{Path(save).stem}_{words}{Path(save).suffix}"))
 
 
 def play_all(args, game, players, opponents, progress):
     """Every player against every opponent; yields a result after each pairing, ready for JSON."""
     pairings = list(itertools.product(players.items(), opponents.items()))
     for number, ((name, player), (other, opponent)) in enumerate(pairings):
-        video = video_path(args.video, name, other, len(pairings) > 1)
+        save = save_path(args.save, name, other, len(pairings) > 1)
         start, before = time.perf_counter(), number * args.episodes
         try:
-            scores = GAMES[game].matches(player, opponent, args.episodes, args, video, lambda done, before=before: progress(before + done))
-        except (ValueError, OSError) as error:  # a loadout that is not there, a video that cannot be written
+            scores = GAMES[game].matches(player, opponent, args.episodes, args, save, lambda done, before=before: progress(before + done))
+        except (ValueError, OSError) as error:  # a loadout that is not there, a game that cannot be written
             raise models.ModelError(f"{name} against {other}: {error}") from None
         rate, low, high = wilson(float(scores.mean()), len(scores))
         yield {
             "player": name, "opponent": other, "game": game, "episodes": len(scores), "seed": args.seed, "deterministic": args.deterministic,
             "win_rate": rate, "low": low, "high": high,
             "won": int((scores == 1).sum()), "tied": int((scores == 0.5).sum()), "lost": int((scores == 0).sum()),
-            "seconds": round(time.perf_counter() - start, 2), "video": video,
+            "seconds": round(time.perf_counter() - start, 2), "save": save,
         }  # fmt: skip
 
 
@@ -274,11 +305,11 @@ def check(args):
         raise models.ModelError(f"--episodes should be at least 1, found {args.episodes}.")
     if args.threads < 1:
         raise models.ModelError(f"--threads should be at least 1, found {args.threads}.")
-    for flag, path in (("--json", args.json), ("--video", args.video)):
+    for flag, path in (("--json", args.json), ("--save", args.save)):
         if path and not Path(path).absolute().parent.is_dir():
             raise models.ModelError(f"{flag} {path}: there is no folder {Path(path).absolute().parent} to write to.")
-    if args.video and Path(args.video).suffix != ".gif":
-        raise models.ModelError(f"--video should name a .gif file, found {args.video}.")
+    if args.save and Path(args.save).suffix not in watch_pages.SUFFIXES:
+        raise models.ModelError(f"--save should name a .html or .gif file, found {args.save}.")
 
 
 def main(argv=None):

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import torch
 import tyro
 
-from cleanrl_games.envs import run
+from cleanrl_games.runtime.settings import check_settings
 from cleanrl_games.tools import models, watch_pages
 
 
@@ -92,7 +92,7 @@ class Seat:
 
 
 def osrs_settings(args, model):
-    trained = run.check_settings(model.script.Args, model.args, f"{model.path}, args in metadata.json") if model else {}
+    trained = check_settings(model.script.Args, model.args, f"{model.path}, args in metadata.json") if model else {}
     settings = {name: trained[name] for name in ("mirror", "max_ticks") if name in trained}
     return settings | {
         "loadouts": args.loadouts or tuple(trained.get("loadouts", ("lms_med",))),
@@ -101,7 +101,7 @@ def osrs_settings(args, model):
 
 
 def rocketleague_settings(args, model):
-    trained = run.check_settings(model.script.Args, model.args, f"{model.path}, args in metadata.json") if model else {}
+    trained = check_settings(model.script.Args, model.args, f"{model.path}, args in metadata.json") if model else {}
     settings = {name: trained[name] for name in ("action_repeat", "mesh_dir", "generated_meshes") if name in trained}
     size = 1 if args.play else args.team_size
     if not size and model:
@@ -115,7 +115,7 @@ def vgc_settings(args, model):
 
 
 def pokemon_settings(args, model):
-    trained = run.check_settings(model.script.Args, model.args, f"{model.path}, args in metadata.json") if model else {}
+    trained = check_settings(model.script.Args, model.args, f"{model.path}, args in metadata.json") if model else {}
     settings = {name: trained[name] for name in ("max_steps", "backend") if name in trained}
     return settings | {"rom_path": trained.get("rom_path") or None, "record_dir": args.record_dir}
 
@@ -130,8 +130,6 @@ GAMES = {
 
 
 def adapter_of(game):
-    if game not in GAMES:
-        raise models.ModelError(f"--game should be one of {', '.join(GAMES)}, found {game!r}.")
     return importlib.import_module(GAMES[game][0])
 
 
@@ -161,6 +159,8 @@ def model_seat(word, game, args):
 
 def find_seats(args):
     """Words of the command line → (game, [player's seat, opponent's seat]); the GBA has one seat"""
+    if args.game and args.game not in GAMES:
+        raise models.ModelError(f"--game should be one of {', '.join(GAMES)}, found {args.game!r}.")
     known = {name for game in GAMES for name in scripted_players(game)} if args.game else set()
     seats, game = [], args.game
     if args.player in known:
@@ -262,12 +262,9 @@ def read_battle(path):
     from cleanrl_games.envs.vgc import watch as vgc
 
     try:
-        text = Path(path).read_text(encoding="utf-8")
-        frames, names, tier = vgc.events_of(text)
+        return vgc.page_of(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise models.ModelError(f"{path} cannot be read as a battle log: {error}") from None
-    info = {"game": "vgc", "names": names, "detail": tier, "frame_seconds": vgc.EVENT_SECONDS, "value_means": ""}
-    return info | {"tier": tier, "view": 0, "glyphs": vgc.glyphs()}, frames
 
 
 def end_of(info, frames, seconds):

@@ -20,9 +20,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from cleanrl_games.envs.cache import cache_folder, one_at_a_time
-from cleanrl_games.envs.run import write_atomically
 from cleanrl_games.envs.vgc import install
+from cleanrl_games.runtime.cache import cache_folder, one_at_a_time
+from cleanrl_games.runtime.files import write_atomically
 
 FOLDER = Path(__file__).resolve().parent / "watch_page"
 FILES = {

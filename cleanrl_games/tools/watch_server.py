@@ -51,7 +51,8 @@ class Curves:
     """The main curves of a run's metrics.jsonl, read on from where the last look ended."""
 
     def __init__(self, path):
-        self.path, self.offset, self.series = Path(path), 0, {}
+        self.path, self.offset = Path(path), 0
+        self.series = {}  # name → {"points", "newest", "stride", "count"}
 
     def read(self):
         """→ whether there was anything new. A half-written last line waits for its end."""
@@ -80,14 +81,23 @@ class Curves:
         return name in MAIN_CURVES or name.startswith(CURVE_GROUPS)
 
     def add(self, name, step, value):
-        points = self.series.setdefault(name, [])
-        points.append([step, value])
-        if len(points) > 2 * MAX_POINTS:
-            self.series[name] = points[1::2]  # every other point: a long run's curve stays as small as a short one's
+        """Keeps every stride-th point, so that a long run's curve stays as small as a short one's."""
+        curve = self.series.setdefault(name, {"points": [], "newest": None, "stride": 1, "count": 0})
+        curve["newest"] = [step, value]
+        if curve["count"] % curve["stride"] == 0:
+            curve["points"].append([step, value])
+        curve["count"] += 1
+        if len(curve["points"]) > MAX_POINTS:
+            curve["points"] = curve["points"][::2]
+            curve["stride"] *= 2
 
     def shown(self):
         order = sorted(self.series, key=lambda name: (not name.startswith(CURVE_GROUPS), name))
-        return {name: self.series[name] for name in order[:MAX_CURVES]}
+        shown = {}
+        for name in order[:MAX_CURVES]:
+            points, newest = self.series[name]["points"], self.series[name]["newest"]
+            shown[name] = points if points[-1] == newest else [*points, newest]
+        return shown
 
 
 # ---------------------------------------------------------------------------------------------------------------- session

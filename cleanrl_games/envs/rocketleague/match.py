@@ -9,11 +9,14 @@ from .contract import NO_OP, TERM_INDEX, TICK_RATE
 from .vec_env import RocketLeagueVecEnv
 
 
-def play_kickoffs(player, opponent, num_kickoffs, seed=1, team_size=1, video="", names=("player", "opponent"), **env_settings):
+def play_kickoffs(
+    player, opponent, num_kickoffs, seed=1, team_size=1, video="", names=("player", "opponent"), scenes=None, **env_settings
+):
     """Plays `num_kickoffs` kickoffs at once, each counted exactly once → (scores, lengths in steps) as `player` sees them.
 
     A score is 1 when `player`'s team scored, 0 when the other did, 0.5 when time ran out. `player` is blue in even kickoffs
     and orange in odd ones. `video` names a GIF to make of the first kickoff, in which `names` stand; "rlviser" shows it live.
+    `scenes` is a `watch.SceneRecorder` for it.
     """
     env = RocketLeagueVecEnv(num_kickoffs, (team_size,), seed=seed, **env_settings)
     recorder = None
@@ -21,6 +24,8 @@ def play_kickoffs(player, opponent, num_kickoffs, seed=1, team_size=1, video="",
         from .picture import MatchRecorder, Viewer  # Pillow is only needed here
 
         recorder = Viewer(env, 0) if video == "rlviser" else MatchRecorder(env, 0, names)
+    if scenes:
+        scenes.start(env)
     side = np.arange(num_kickoffs) % 2
     mine = env.agent_team == side[env.agent_arena]
     for who, rows in ((player, np.flatnonzero(mine)), (opponent, np.flatnonzero(~mine))):
@@ -42,6 +47,10 @@ def play_kickoffs(player, opponent, num_kickoffs, seed=1, team_size=1, video="",
         lengths[ended] = info["length"][ended]
         if recorder and ended[0]:
             recorder.goal(int(info["goal"][0]))
+        if scenes and ended[0]:
+            scenes.goal(info["goal"][0])
+        elif scenes and going_on[0]:
+            scenes.frame(actions)
         going_on &= ~ended
     if recorder:
         recorder.save(video)

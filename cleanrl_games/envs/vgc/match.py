@@ -24,12 +24,14 @@ def play_battles(
     at_once=64,
     num_sims=1,
     progress=None,
+    first_log=None,
     **env_settings,
 ):
     """Plays `num_battles` battles, each counted exactly once → (scores, turns) as `player` sees them, by table and episode.
 
     A score is 1 for a win, 0.5 for a tie or a truncated battle, 0 for a loss. `player` is side 0 at even tables and side 1 at odd
-    ones. `teams` are what VGCVecEnv takes, None the shipped held-out ones; `progress(battles done)` is called now and then.
+    ones. `teams` are what VGCVecEnv takes, None the shipped held-out ones; `progress(battles done)` is called now and then,
+    `first_log(log)` with the log of the first table's first battle, in which `player` is p1.
     """
     teams = TeamPool("shipped", battle_format, split="eval") if teams is None else teams
     tables = min(at_once, num_battles)
@@ -39,10 +41,13 @@ def play_battles(
     scores, turns, played = [[] for _ in quota], [[] for _ in quota], np.zeros(tables, np.int64)
     names = [who if isinstance(who, str) else "open" for who in (player, opponent)]
     scripted = {"opponents": [tuple(names[:: 1 - 2 * place]) for place in side]} if names != ["open", "open"] else {}
-    env = VGCVecEnv(tables, min(num_sims, tables), battle_format, teams, seed=seed, **scripted, **env_settings)
+    logs = {"logs": True} if first_log else {}
+    env = VGCVecEnv(tables, min(num_sims, tables), battle_format, teams, seed=seed, **scripted, **logs, **env_settings)
     with env:
         while (played < quota).any():
             batch = env.recv()
+            if first_log and (0, 0) in batch.logs:
+                first_log(batch.logs[0, 0])
             for end in batch.finished:
                 table = end["battle"]
                 if played[table] < quota[table]:

@@ -43,15 +43,28 @@ def glyphs():
     return dict(re.findall(r'data-type="([^"]+)"><path[^>]* d="([^"]+)"', PAGE.read_text(encoding="utf-8")))
 
 
-def events_of(log_text, names=None):
-    """A whole battle's log → its frames, for a page or a GIF"""
+def named(line, names):
+    """A line of the protocol with the players' names: the simulator calls them p1 and p2."""
+    kind, *parts = line[1:].split("|") if line.startswith("|") else [""]
+    if kind == "player" and parts[0] in ("p1", "p2"):
+        parts[1] = names[int(parts[0][1]) - 1]
+    elif kind == "win" and parts[0] in ("p1", "p2"):
+        parts[0] = names[int(parts[0][1]) - 1]
+    else:
+        return line
+    return "|".join(["", kind, *parts])
+
+
+def page_of(log_text, names=None):
+    """A whole battle's log → (info, frames), for a page or a GIF. `names`: of the players, where the log has none."""
+    if names:
+        log_text = "\n".join(named(line, names) for line in log_text.split("\n"))
     board = read_log(log_text)
-    for side, name in zip(("p1", "p2"), names or ()):
-        board.players[side] = name
     frames = [{"scene": {"event": event}} for event in board.events]
     winner = next((side for side, name in enumerate(board.players.values()) if name == board.winner), None)
-    frames[-1]["over"] = {"winner": winner, "text": f"{board.winner} wins" if board.winner else "a tie"}
-    return frames, [board.players["p1"], board.players["p2"]], board.tier
+    frames[-1]["over"] = {"winner": winner, "text": f"{board.winner} wins" if board.winner else "nobody wins"}
+    info = {"game": "vgc", "names": list(board.players.values()), "detail": board.tier, "frame_seconds": EVENT_SECONDS}
+    return info | {"tier": board.tier, "view": 0, "glyphs": glyphs(), "value_means": ""}, frames
 
 
 class Speaker:
@@ -126,18 +139,7 @@ class Battle:
             if line.startswith("|request|"):
                 self.requests[side] = json.loads(line.removeprefix("|request|"))
             elif side == self.eyes:
-                self.board.line(self.with_names(line))
-
-    def with_names(self, line):
-        """The simulator calls the players p1 and p2."""
-        kind, *parts = line[1:].split("|") if line.startswith("|") else [""]
-        if kind == "player" and parts[0] in ("p1", "p2"):
-            parts[1] = self.names[int(parts[0][1]) - 1]
-        elif kind == "win" and parts[0] in ("p1", "p2"):
-            parts[0] = self.names[int(parts[0][1]) - 1]
-        else:
-            return line
-        return "|".join(["", kind, *parts])
+                self.board.line(named(line, self.names))
 
     def new_frames(self):
         events = self.board.events[self.told :]

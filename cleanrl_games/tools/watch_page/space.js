@@ -99,8 +99,8 @@ class Space {
   // A circle that lies on the ground
   ring(center, radius, fill, stroke, width) {
     const points = [];
-    for (let i = 0; i < 28; i++) {
-      const a = (i / 28) * 2 * Math.PI;
+    for (let i = 0; i < 48; i++) {
+      const a = (i / 48) * 2 * Math.PI;
       points.push([center[0] + radius * Math.cos(a), center[1] + radius * Math.sin(a), center[2]]);
     }
     if (!this.trace(points)) return;
