@@ -628,9 +628,9 @@ def test_evaluate_plays_as_the_model_was_trained(folder, model, monkeypatch):
     seen = []
     original = match.play_fights
 
-    def spy(player, opponent, fights, seed, video, **settings):
+    def spy(player, opponent, fights, seed, video, scenes=None, **settings):
         seen.append((fights, seed, settings, player.player.deterministic))
-        return original(player, opponent, fights, seed, video, **settings)
+        return original(player, opponent, fights, seed, video, scenes, **settings)
 
     monkeypatch.setattr(match, "play_fights", spy)
     monkeypatch.setattr(evaluate, "OSRS_FIGHTS_AT_ONCE", 16)

@@ -5,7 +5,7 @@ import torch
 
 from .contract import ACTION_TABLE, BIG_PADS, CONTROL_NAMES, NO_OP, TICK_RATE
 from .observations import BALL_POSITION, BALL_SPIN, BALL_VELOCITY, BOOST, DEMOED, FORWARD, ON_GROUND, POSITION, UP, VELOCITY
-from .rule_policy import PLAYERS, RulePolicy, find_action
+from .scripted import PLAYERS, ScriptedPlayer, find_action
 from .vec_env import RocketLeagueVecEnv
 
 OPPONENTS, DEFAULT_OPPONENT = PLAYERS, "rule"
@@ -102,7 +102,7 @@ class Match:
         self.env = RocketLeagueVecEnv(1, (team_size,), seed=seed, max_seconds=max_seconds, no_touch_seconds=max_seconds, **env_settings)
         self.rows = [np.flatnonzero(self.env.agent_team == team) for team in range(2)]
         self.generators = [torch.Generator().manual_seed(seed + 1 + side) for side in range(2)]
-        self.scripted = [RulePolicy(seat.name, seed + 3 + side) if seat.kind == "scripted" else None for side, seat in enumerate(seats)]
+        self.scripted = [ScriptedPlayer(seat.name, seed + 3 + side) if seat.kind == "scripted" else None for side, seat in enumerate(seats)]
         self.frame_seconds = self.env.action_repeat / TICK_RATE
         self.actions = np.full(self.env.num_agents, NO_OP, np.int64)
         self.held = {}

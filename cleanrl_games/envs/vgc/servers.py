@@ -177,7 +177,7 @@ def local_servers(num_servers: int = 1, first_port: int = 8000):
 
 def client_words(port: int) -> str:
     """Where a person plays. The server itself has no client: its page sends the browser on to Showdown's own."""
-    return f"in a real client: open http://{HOST}:{port}/ (it leads to Showdown's client on the Internet; battles stay here)"
+    return f"In a real client: open http://{HOST}:{port}/ (it leads to Showdown's client on the Internet; battles stay here)"
 
 
 def add_arguments(parser: argparse.ArgumentParser):
@@ -195,7 +195,8 @@ def run(args: argparse.Namespace) -> int:
         servers = start_servers(args.num_servers, args.first_port)
         for server in servers:
             print(f"ready {server.address}", flush=True)
-            print(f"      {client_words(server.port)}", flush=True)
+        for server in servers:
+            print(client_words(server.port), flush=True)
         print("Ctrl-C stops them.", flush=True)
         while True:
             for server in servers:

@@ -211,19 +211,18 @@ class Battle:
     def think(self, side, row):
         agent, batch = self.seats[side].model.agent, self.batch
         if self.states[side] is None:
-            empty = torch.zeros(2, 1, agent.hidden_size)
-            self.states[side] = (empty, empty)
+            self.states[side] = (agent.initial_state(1), agent.initial_state(1))
         # A choice that could not be carried out is asked for again: the memory of it is undone.
         before = self.states[side][0] if batch.retry[row] else self.states[side][1]
         preview = torch.tensor([bool(batch.kind[row] == PREVIEW)])
-        core, things = agent.encode(torch.from_numpy(batch.ints[row : row + 1]), torch.from_numpy(batch.floats[row : row + 1]))
-        hidden, after = agent.unroll(core[None], before, preview[None])
+        ints, floats = torch.from_numpy(batch.ints[row : row + 1]), torch.from_numpy(batch.floats[row : row + 1])
+        hidden, candidates, after = agent.step(ints, floats, before)
         self.states[side] = (before, after)
-        logprobs = agent.joint_logprobs(hidden[0], things, preview, torch.from_numpy(batch.mask[row : row + 1]))[0]
+        logprobs = agent.joint_logprobs(hidden, candidates, preview, torch.from_numpy(batch.mask[row : row + 1]))[0]
         chances = logprobs.exp()
         action = int(chances.argmax() if self.deterministic else torch.multinomial(chances, 1, generator=self.generators[side]))
         groups = self.say(side, bool(preview), chances.numpy(), action)
-        return action, {"value": round(float(agent.value(hidden[0])[0]), 4), "groups": groups}
+        return action, {"value": round(float(agent.value(hidden)[0]), 4), "groups": groups}
 
     def say(self, side, is_preview, chances, action):
         says = self.speaker(side)
