@@ -9,9 +9,7 @@ from .contract import NO_OP, TERM_INDEX, TICK_RATE
 from .vec_env import RocketLeagueVecEnv
 
 
-def play_kickoffs(
-    player, opponent, num_kickoffs, seed=1, team_size=1, video="", names=("player", "opponent"), scenes=None, **env_settings
-):
+def play_kickoffs(player, opponent, num_kickoffs, seed=1, team_size=1, video="", names=("player", "opponent"), scenes=None, **env_settings):
     """Plays `num_kickoffs` kickoffs at once, each counted exactly once → (scores, lengths in steps) as `player` sees them.
 
     A score is 1 when `player`'s team scored, 0 when the other did, 0.5 when time ran out. `player` is blue in even kickoffs
