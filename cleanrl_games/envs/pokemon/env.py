@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 
 from .emulator import HEIGHT, KEYS, WIDTH, Emulator, read_rom
-from .ram import EMERALD_SHA1, EMERALD_SIZE, EWRAM, QUEST_MAGIC, EmeraldReader, QuestReader, UnknownReader
+from .ram import COMPASS_AT, COMPASSES, EMERALD_SHA1, EMERALD_SIZE, EWRAM, QUEST_MAGIC, EmeraldReader, QuestReader, UnknownReader
 
 ACTIONS = ("A", "B", "START", "SELECT", "UP", "DOWN", "LEFT", "RIGHT", "L", "R")
 ACTION_KEYS = tuple(KEYS[name] for name in ACTIONS)
@@ -46,13 +46,16 @@ class PokemonEnv(gym.Env):
     timing      fast | normal | slow, or (frames held, frames released). Default: fast for the quest, normal for others
     max_steps   truncates; 0 never does
     quest_seeds of which worlds `reset` draws one; `reset(options={"quest_seed": 7})` asks for one
+    compass     the quest's needle in the top bar: none (the game itself tells the way), bearing (straight to the goal), path (the next step)
     start_state bytes of `save_state()` or a file of them: where an episode of a cartridge other than the quest starts
     backend     auto | libretro | libmgba, see emulator.py
     """
 
     metadata = {"render_modes": ["rgb_array", "human"], "render_fps": 30}  # noqa: RUF012  (gymnasium's own convention)
 
-    def __init__(self, rom_path=None, timing=None, max_steps=600, render_mode=None, quest_seeds=None, start_state=None, backend="auto"):
+    def __init__(self, rom_path=None, timing=None, max_steps=600, render_mode=None, quest_seeds=None, start_state=None, backend="auto", compass="none"):
+        if compass not in COMPASSES:
+            raise ValueError(f"There is no compass {compass!r}; choose one of {', '.join(COMPASSES)}.")
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise ValueError(f"There is no render mode {render_mode!r}; choose rgb_array or human.")
         rom_path = QUEST_ROM if rom_path is None else Path(rom_path)
@@ -61,7 +64,7 @@ class PokemonEnv(gym.Env):
         self.quest_seeds = list(range(QUEST_SEEDS)) if quest_seeds is None else [int(seed) for seed in quest_seeds]
         if not self.quest_seeds or not all(0 <= seed < QUEST_SEEDS for seed in self.quest_seeds):
             raise ValueError(f"quest_seeds should be at least one whole number from 0 to {QUEST_SEEDS - 1}, found {quest_seeds!r}.")
-        self.max_steps, self.render_mode = max_steps, render_mode
+        self.max_steps, self.render_mode, self.compass = max_steps, render_mode, compass
         self.observation_space = gym.spaces.Box(0, 255, (HEIGHT, WIDTH, 3), np.uint8)
         self.action_space = gym.spaces.Discrete(len(ACTIONS))
         self.emulator = Emulator(rom_path, backend)
@@ -98,6 +101,7 @@ class PokemonEnv(gym.Env):
         else:
             self.emulator.load(self.title)
             self.emulator.write(EWRAM + 5, bytes([quest_seed]))
+            self.emulator.write(EWRAM + COMPASS_AT, bytes([COMPASSES.index(self.compass)]))
             self.emulator.run(2, KEYS["START"])
             self.emulator.run(10)
             self.states[quest_seed] = self.emulator.save()

@@ -18,12 +18,14 @@ import numpy as np
 from .env import ACTIONS, QUEST_SEEDS, PokemonEnv
 from .ram import ELEMENTS, QuestReader
 
-A, UP, DOWN, LEFT, RIGHT = (ACTIONS.index(name) for name in ("A", "UP", "DOWN", "LEFT", "RIGHT"))
+A, B, UP, DOWN, LEFT, RIGHT = (ACTIONS.index(name) for name in ("A", "B", "UP", "DOWN", "LEFT", "RIGHT"))
 WAYS = {UP: (0, -1), DOWN: (0, 1), LEFT: (-1, 0), RIGHT: (1, 0)}
 FACING_ACTION = (DOWN, UP, LEFT, RIGHT)
 EXITS = (6, 7, 13)  # mat, door, gate
 TALL_GRASS = 3
-ELEMENT_MOVE, TONIC = 0, 2
+ELEMENT_MOVE, TACKLE, TONIC, RUN = range(4)
+BEATS = {"fire": "leaf", "leaf": "water", "water": "fire"}
+WALK, BATTLE_MENU, MAP = 1, 3, 6
 
 
 def first_action(tiles, people, start, goal, avoid_grass, shown=None):
@@ -57,6 +59,13 @@ def first_action(tiles, people, start, goal, avoid_grass, shown=None):
     return None
 
 
+def straight(dx, dy):
+    """→ the action that shortens the longer side of the way, as the crow flies"""
+    if abs(dx) > abs(dy):
+        return LEFT if dx < 0 else RIGHT
+    return DOWN if dy > 0 else UP
+
+
 class QuestExpert:
     def act(self, env):
         """→ the action it would take in the environment's present state"""
@@ -64,11 +73,11 @@ class QuestExpert:
         if not isinstance(reader, QuestReader):
             raise ValueError(f"The scripted expert plays the quest only; this environment runs {reader.game!r}.")
         ram = reader.fields()
-        if ram["mode"] == 1:
+        if ram["mode"] == WALK:
             return self._walk(reader, ram)
-        if ram["mode"] == 3:
-            return self._fight(ram)
-        return A
+        if ram["mode"] == BATTLE_MENU:
+            return self._fight(ram, reader.world()["enemy_blow"])
+        return B if ram["mode"] == MAP else A
 
     def _walk(self, reader, ram):
         here, goal = (ram["x"], ram["y"]), (ram["target_x"], ram["target_y"])
@@ -79,16 +88,25 @@ class QuestExpert:
             return A if FACING_ACTION[ram["facing"]] == towards else towards
         seeks_grass = ram["objective"] == 10
         way = reader.way()
-        shown = ACTIONS.index(way.upper()) if way else None
+        # of equally good steps: the needle's, if there is one, else the one along the longer side of what is left
+        shown = ACTIONS.index(way.upper()) if way else straight(dx, dy)
         action = first_action(reader.tiles(), people, here, goal, not seeks_grass, shown)
         if action is None:
             raise RuntimeError(f"The expert sees no way from {here} to {goal} on map {ram['map']} of world {ram['seed']}.")
         return action
 
-    def _fight(self, ram):
-        """Its element's move, unless the next blow could be the last one and a tonic is left."""
-        blow = 8 if ELEMENTS[ram["enemy_element"]] == "plain" else 12
-        wanted = TONIC if ram["hp"] <= blow and ram["tonics"] and ram["enemy_hp"] > 8 else ELEMENT_MOVE
+    def _fight(self, ram, blow):
+        """Runs from a shade. Takes the tonic when the next blow could be the last one and its own would not be. Otherwise the move that
+        hurts: its element's against what that beats and against plain creatures, a tackle against the others."""
+        enemy, own = ELEMENTS[ram["enemy_element"]], ELEMENTS[ram["starter"]]
+        strong = BEATS[own] == enemy
+        move, least = (ELEMENT_MOVE, 12 if strong else 8) if strong or enemy == "plain" else (TACKLE, 6)
+        if enemy == "shade":
+            wanted = RUN
+        elif ram["hp"] <= blow and ram["tonics"] and ram["enemy_hp"] > least:
+            wanted = TONIC
+        else:
+            wanted = move
         wrong = ram["cursor"] ^ wanted
         if wrong & 2:
             return UP if ram["cursor"] & 2 else DOWN

@@ -18,15 +18,20 @@ QUEST_FIELDS = (
     *"cursor tonics talked_to_mother leader_element target_x target_y width height grass_steps losses frames rng".split(),
 )
 QUEST_FORMAT = struct.Struct("<4s8BH18BII")
-NUM_PEOPLE, PEOPLE_AT, WAY_AT = 8, 0x28, 0x48
-MODES = ("title", "walk", "talk", "menu", "message", "finished")
+NUM_PEOPLE, PEOPLE_AT, WAY_AT, COMPASS_AT = 8, 0x28, 0x48, 0x49
+# What distinguishes worlds, from 0x49 on
+WORLD_FIELDS = "compass route_turn forest_turn pass_house rival_element scout_element enemy_blow".split()
+COMPASSES = ("none", "bearing", "path")
+TURNS = ("north", "east", "west")
+MODES = ("title", "walk", "talk", "menu", "message", "finished", "map")
 FACINGS = ("down", "up", "left", "right")
-QUEST_MAPS = ("home", "emberly", "lab", "cottage", "route_1", "glow_wood", "highmoor", "gym")
-ELEMENTS = ("none", "fire", "water", "leaf", "plain")
+QUEST_MAPS = ("home", "emberly", "lab", "gold_house", "route_1", "glow_wood", "highmoor", "gym", "green_house")
+ELEMENTS = ("none", "fire", "water", "leaf", "plain", "shade")
 QUEST_OBJECTIVES = (
     *("", "talk to mother", "go outside", "go to the blue lab", "take the red orb", "take the blue orb", "take the green orb"),
-    *("beat Rex in the lab", "get the pass under the golden roof", "north to Route 1", "search the tall grass", "beat the scout"),
-    *("north to Glow Wood", "find the star charm", "north to Highmoor", "go into the gym", "beat leader Onyxa"),
+    *("beat Rex in the lab", "get the pass under the golden roof", "to Route 1", "search the tall grass", "beat the scout"),
+    *("to Glow Wood", "find the star charm", "to Highmoor", "go into the gym", "beat leader Onyxa"),
+    "get the pass under the green roof",
 )
 QUEST_MILESTONES = (
     *("LEFT_HOME", "LAB_ENTERED", "STARTER_CHOSEN", "RIVAL_BEATEN", "PASS_RECEIVED", "ROUTE_ENTERED", "WILD_BEATEN", "SCOUT_BEATEN"),
@@ -112,6 +117,10 @@ class QuestReader:
         found = struct.iter_unpack("4B", self.emulator.read(EWRAM + PEOPLE_AT, 4 * NUM_PEOPLE))
         return [(KINDS[kind], x, y) for x, y, kind, _ in found if kind]
 
+    def world(self):
+        """→ what distinguishes this world from others, by name"""
+        return dict(zip(WORLD_FIELDS, self.emulator.read(EWRAM + COMPASS_AT, len(WORLD_FIELDS))))
+
     def way(self):
         """→ where the compass on the screen points: down, up, left, right, or None"""
         number = self.emulator.read(EWRAM + WAY_AT, 1)[0]
@@ -139,6 +148,7 @@ class QuestReader:
             "objective": QUEST_OBJECTIVES[ram["objective"]],
             "target": (ram["target_x"], ram["target_y"]),
             "quest_seed": ram["seed"],
+            "compass": COMPASSES[self.emulator.read(EWRAM + COMPASS_AT, 1)[0]],
             "losses": ram["losses"],
         }
 

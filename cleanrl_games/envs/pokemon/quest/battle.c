@@ -5,11 +5,15 @@ static const char *const own_names[3] = {"CINDLE", "PUDDLE", "SPROUT"};
 static const char *const own_moves[3] = {"EMBER", "SPLASH", "VINE"};
 enum { ELEMENT, TACKLE, TONIC, RUN };
 
-// A quarter more against what one's element beats, an eighth less against the others.
-static int damage_of(int power, int element, int against) {
-  int beats = element == FIRE ? LEAF : element == LEAF ? WATER : FIRE;
-  if (against == PLAIN || element == PLAIN) return power;
-  return against == beats ? power * 5 / 4 : power * 7 / 8;
+static int beats(int element) { return element == FIRE ? LEAF : element == LEAF ? WATER : element == WATER ? FIRE : NONE; }
+
+// One's own move is strong against what its element beats, fair against plain creatures and hardly felt by the others. A tackle is a tackle.
+// Nothing hurts a shade.
+static int damage_to(int against, int is_tackle) {
+  if (against == SHADE) return 1;
+  if (is_tackle) return 6 + roll(2);
+  if (against == beats(state.starter)) return 12 + roll(3);
+  return against == PLAIN ? 8 + roll(2) : 2 + roll(2);
 }
 
 static void number(int column, int row, int value) {
@@ -28,7 +32,7 @@ static void show_health(const char *name) {
   number(12, 2, state.enemy_hp);
   text_at(17, 11, own_names[state.starter - 1]);
   // red when the next blow could be the last
-  bar(17, 12, state.hp, state.max_hp, state.hp <= (state.enemy_element == PLAIN ? 8 : 12) ? GLYPH_LOW_BAR : GLYPH_BAR);
+  bar(17, 12, state.hp, state.max_hp, state.hp <= state.enemy_blow ? GLYPH_LOW_BAR : GLYPH_BAR);
   number(28, 12, state.hp);
 }
 
@@ -63,8 +67,11 @@ int battle(int creature, int element, int hp, int strength, int is_wild, const c
   state.mode = MODE_MESSAGE;
   state.enemy = creature, state.enemy_element = element, state.enemy_hp = state.enemy_max_hp = hp;
   state.hp = state.max_hp, state.tonics = 1;
+  // who has the better element hits a quarter harder
+  int is_stronger = beats(element) == state.starter;
+  state.enemy_blow = is_stronger ? (strength + 2) * 5 / 4 : strength + 2;
   draw_battlefield();
-  set_sprite(0, 150, 12, PIC_CREATURE + 16 * creature, element == PLAIN ? 13 : 9 + element, 0, 1);
+  set_sprite(0, 150, 12, PIC_CREATURE + 16 * creature, element == PLAIN ? 13 : element == SHADE ? 14 : 9 + element, 0, 1);
   set_sprite(1, 30, 50, PIC_CREATURE + 16 * (state.starter - 1), 9 + state.starter, 0, 1);
   hide_sprites(2);
   show_health(name);
@@ -73,12 +80,12 @@ int battle(int creature, int element, int hp, int strength, int is_wild, const c
     const char *deed = "YOU TRY TO RUN.", *what = "THE ENEMY STRIKES BACK.";
     switch (choose()) {
       case ELEMENT:
-        deed = "A STRONG BLOW!";
-        state.enemy_hp = minus(state.enemy_hp, damage_of(8 + roll(3), state.starter, element));
+        deed = element == beats(state.starter) ? "A STRONG BLOW!" : element == PLAIN ? "A FAIR BLOW." : "IT HARDLY NOTICES.";
+        state.enemy_hp = minus(state.enemy_hp, damage_to(element, 0));
         break;
       case TACKLE:
-        deed = "A TACKLE. IT HARDLY HURTS.";
-        state.enemy_hp = minus(state.enemy_hp, 3 + roll(2));
+        deed = element == SHADE ? "THE TACKLE GOES RIGHT THROUGH." : "A TACKLE.";
+        state.enemy_hp = minus(state.enemy_hp, damage_to(element, 1));
         break;
       case TONIC:
         deed = "YOU REACH FOR THE TONIC.";
@@ -94,7 +101,7 @@ int battle(int creature, int element, int hp, int strength, int is_wild, const c
         what = ran ? "YOU GOT AWAY." : "NOBODY RUNS FROM A DUEL!";
     }
     if (!state.enemy_hp) what = "THE ENEMY IS BEATEN!";
-    else if (!ran) state.hp = minus(state.hp, damage_of(strength + roll(3), element, state.starter));
+    else if (!ran) state.hp = minus(state.hp, is_stronger ? (strength + roll(3)) * 5 / 4 : strength + roll(3));
     if (!state.hp) what = "YOUR FRIEND CAN FIGHT NO MORE.";
     show_health(name);
     say(deed, what);

@@ -49,7 +49,9 @@ void say(const char *first, const char *second) {
 static void show_seed(void) {
   char line[] = "WORLD 000";
   line[6] += state.seed / 100, line[7] += state.seed / 10 % 10, line[8] += state.seed % 10;
+  static const char *const needles[3] = {"COMPASS: NONE   ", "COMPASS: BEARING", "COMPASS: PATH   "};
   text_at(10, 12, line);
+  text_at(7, 18, needles[state.compass]);
 }
 
 static void title(void) {
@@ -65,6 +67,7 @@ static void title(void) {
     wait_frame();
     if (pressed & KEY_L) state.seed--;
     if (pressed & KEY_R) state.seed++;
+    if (pressed & KEY_SELECT) state.compass = (state.compass + 1) % 3;
   } while (!(pressed & KEY_START));
   text_clear(0, 20);
 }
@@ -75,12 +78,17 @@ int main(void) {
   INT_ENABLE = 1;
   INT_MASTER = 0;  // halting wakes up without a handler
   for (u32 i = 0; i < sizeof(State) / 4; i++) ((u32 *)&state)[i] = 0;
-  state.magic = 0x31545351, state.version = 2;
+  state.magic = 0x31545351, state.version = 3;
   video_start();
   title();
   state.rng = state.seed * 2654435761u + 12345;
   state.max_hp = state.hp = 30;
   state.leader_element = FIRE + (state.seed * 7 + 3) / 5 % 3;
+  // what distinguishes this world from others, beside what the maps roll themselves
+  layout_seed(2);
+  state.route_turn = layout_roll(3), state.forest_turn = layout_roll(3);
+  state.pass_house = layout_roll(2) ? COTTAGE : COTTAGE_2;
+  state.rival_element = FIRE + layout_roll(3), state.scout_element = FIRE + layout_roll(3);
   state.mode = MODE_WALK;
   enter_map(HOME, HOME);
   while (!has(LEADER_BEATEN)) {

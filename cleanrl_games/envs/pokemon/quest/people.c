@@ -4,11 +4,20 @@
 static const char *const orb_names[3] = {"CINDLE, THE FIRE FOX", "PUDDLE, THE WATER DUCK", "SPROUT, THE LEAF IMP"};
 
 enum { GOAL_NONE, GOAL_MOTHER, GOAL_OUT, GOAL_LAB, GOAL_RED, GOAL_BLUE, GOAL_GREEN, GOAL_RIVAL, GOAL_PASS, GOAL_ROUTE, GOAL_GRASS, GOAL_SCOUT,
-       GOAL_FOREST, GOAL_CHARM, GOAL_HIGHMOOR, GOAL_GYM, GOAL_LEADER };
+       GOAL_FOREST, GOAL_CHARM, GOAL_HIGHMOOR, GOAL_GYM, GOAL_LEADER, GOAL_PASS_GREEN, NUM_GOALS };
 static const char *const goals[] = {"",                    "TALK TO MOTHER",     "GO OUTSIDE",          "GO TO THE BLUE LAB",  "TAKE THE RED ORB",
-                                    "TAKE THE BLUE ORB",   "TAKE THE GREEN ORB", "BEAT REX IN THE LAB", "PASS: GOLDEN ROOF",   "NORTH TO ROUTE 1",
-                                    "SEARCH TALL GRASS",   "BEAT THE SCOUT",     "NORTH TO GLOW WOOD",  "FIND THE STAR CHARM", "NORTH TO HIGHMOOR",
-                                    "GO INTO THE GYM",     "BEAT LEADER ONYXA"};
+                                    "TAKE THE BLUE ORB",   "TAKE THE GREEN ORB", "BEAT REX IN THE LAB", "PASS: GOLDEN ROOF",   "TO ROUTE 1",
+                                    "SEARCH TALL GRASS",   "BEAT THE SCOUT",     "TO GLOW WOOD",        "FIND THE STAR CHARM", "TO HIGHMOOR",
+                                    "GO INTO THE GYM",     "BEAT LEADER ONYXA",  "PASS: GREEN ROOF"};
+
+// The picture in the top bar: whom or what the objective is about. A place is its roof, or what grows there.
+void objective_icon(int *picture, int *bank) {
+  static const u8 icons[NUM_GOALS][2] = {
+      {PIC_FRONT, 0}, {PIC_FRONT, MOTHER}, {PIC_HOUSE, 0},  {PIC_HOUSE, 11}, {PIC_ORB, 10},   {PIC_ORB, 11},
+      {PIC_ORB, 12},  {PIC_FRONT, RIVAL},  {PIC_HOUSE, 15}, {PIC_TUFT, 9},   {PIC_TUFT, 12},  {PIC_FRONT, SCOUT},
+      {PIC_PINE, 12}, {PIC_CHARM, 15},     {PIC_HILL, 2},   {PIC_HOUSE, 5},  {PIC_FRONT, LEADER}, {PIC_HOUSE, 12}};
+  *picture = icons[state.objective][0], *bank = icons[state.objective][1];
+}
 
 void fight_trainer(int milestone, int creature, int element, int hp, int strength, const char *name);
 
@@ -25,18 +34,29 @@ Person *person_of(int kind) {
 // The element that beats another: fire burns leaf, leaf drinks water, water quenches fire.
 static int counter_of(int element) { return element == FIRE ? WATER : element == WATER ? LEAF : FIRE; }
 
-static int first_tile(int kind, int row) {
-  int x = 1;
-  while (x < state.width && state.tiles[row * MAP_SIZE + x] != kind) x++;
-  return x;
-}
-
-// Bystanders stand on open ground, never in front of a bridge or on a street.
+// Bystanders stand on open ground, never on a street.
 static void add_folk(int kind, int row) {
   int x = 2 + layout_roll(state.width - 4), at = row * MAP_SIZE + x, facing = layout_roll(4);
-  if ((state.tiles[at] != T_GRASS && state.tiles[at] != T_FLOWERS) || state.tiles[at - MAP_SIZE] == T_BRIDGE) return;
+  if (state.tiles[at] != T_GRASS && state.tiles[at] != T_FLOWERS) return;
   if (x == state.x && row == state.y) return;
   add_person(kind, x, row, facing);
+}
+
+// Somebody on a map that is turned: (x, y) as if its road went north.
+static void add_turned(int kind, int x, int y) {
+  u8 to_x, to_y;
+  int turned = turn_of(state.map);
+  turn(turned, turned == NORTH ? state.height : state.width, x, y, &to_x, &to_y);
+  add_person(kind, to_x, to_y, DOWN);
+}
+
+// In front of the gate, or a step beside it.
+static void add_guard(void) {
+  u8 x = 0, y = 0;
+  int aside = has(PASS_RECEIVED);
+  find_exit(ROUTE, &x, &y);
+  if (y == 0) add_person(GUARD, x + aside, 1, DOWN);
+  else add_person(GUARD, x ? x - 1 : 1, y + aside, DOWN);
 }
 
 void place_people(void) {
@@ -48,13 +68,11 @@ void place_people(void) {
     case HOME:
       add_person(MOTHER, 2 + layout_roll(4), 4, layout_roll(2) ? DOWN : UP);
       break;
-    case TOWN: {
-      int street = first_tile(T_GATE, 0);
-      add_person(GUARD, street + (has(PASS_RECEIVED) ? 1 : 0), 1, DOWN);
+    case TOWN:
+      add_guard();
       add_folk(FOLK, 7);
       add_folk(FOLK_2, 5);
       break;
-    }
     case LAB:
       add_person(PROFESSOR, 5, 2, DOWN);
       add_person(RIVAL, layout_roll(2) ? 2 : 8, 4 + layout_roll(2), DOWN);
@@ -63,20 +81,24 @@ void place_people(void) {
         add_person(ORB_RED + i, 3 + 2 * place, 3, DOWN);
       }
       break;
-    case COTTAGE:
-      add_person(NEIGHBOUR, 2 + layout_roll(5), 2 + layout_roll(2), DOWN);
+    case COTTAGE: case COTTAGE_2:
+      add_person(state.map == state.pass_house ? NEIGHBOUR : FOLK_2, 2 + layout_roll(5), 2 + layout_roll(2), DOWN);
       break;
     case ROUTE: {
-      int bridge = first_tile(T_BRIDGE, 9);
-      add_person(SCOUT, bridge + (has(SCOUT_BEATEN) ? 1 : 0), has(SCOUT_BEATEN) ? 8 : 9, DOWN);
-      add_folk(FOLK, 12);
+      int aside = has(SCOUT_BEATEN);
+      add_turned(SCOUT, state.bridge_x + aside, state.bridge_y + aside);
+      add_turned(FOLK, 1 + layout_roll(2), 16);
       break;
     }
     case FOREST: {
+      int cell = layout_roll(7), row = 4 + 2 * layout_roll(3);
+      turn(state.forest_turn, 14, 2 * cell + 1, row, &state.charm_x, &state.charm_y);
       if (!has(CHARM_FOUND)) {
-        int cell = layout_roll(7);
-        add_person(CHARM, 2 * cell + 1, 4 + 2 * layout_roll(3), DOWN);
-        add_person(THORN, first_tile(T_GATE, 0), 1, DOWN);
+        u8 x = 0, y = 0;
+        find_exit(HIGHMOOR, &x, &y);
+        add_person(CHARM, state.charm_x, state.charm_y, DOWN);
+        // one tile before the way out
+        add_person(THORN, x == 0 ? 1 : x == state.width - 1 ? x - 1 : x, y == 0 ? 1 : y, DOWN);
       }
       break;
     }
@@ -103,12 +125,14 @@ static void speak_to_rival(void) {
   if (!has(STARTER_CHOSEN)) return say("REX: GO ON, CHOOSE FIRST.", "I CAN WAIT.");
   if (has(RIVAL_BEATEN)) return say("REX: ONYXA IN HIGHMOOR", "WILL STOP YOU.");
   say("REX: LET US SEE WHAT", "YOUR FRIEND CAN DO!");
-  fight_trainer(RIVAL_BEATEN, CREATURE_MOTH, PLAIN, 24, 5, "REX'S DUSKMOTH");
+  static const char *const names[3] = {"REX'S CINDLE", "REX'S PUDDLE", "REX'S SPROUT"};
+  int element = state.rival_element - FIRE;
+  fight_trainer(RIVAL_BEATEN, CREATURE_FOX + element, state.rival_element, 22, 5, names[element]);
 }
 
 static void speak_to_guard(void) {
   if (has(PASS_RECEIVED)) return say("GUARD: A VALID PASS.", "GOOD LUCK OUT THERE.");
-  say("GUARD: NO PASS, NO ROUTE.", "ASK AT THE GOLDEN ROOF.");
+  say("GUARD: NO PASS, NO ROUTE.", state.pass_house == COTTAGE ? "ODA'S ROOF IS GOLDEN." : "ODA'S ROOF IS GREEN.");
 }
 
 static void speak_to_neighbour(void) {
@@ -118,17 +142,17 @@ static void speak_to_neighbour(void) {
 }
 
 static void speak_to_scout(void) {
-  if (has(SCOUT_BEATEN)) return say("SCOUT: FOLLOW THE", "GLOWING MUSHROOMS.");
+  if (has(SCOUT_BEATEN)) return say("SCOUT: FOLLOW THE", "TRAIL OF MUSHROOMS.");
   if (!has(WILD_BEATEN)) return say("SCOUT: COME BACK WHEN YOU", "HAVE BEATEN A WILD ONE.");
   say("SCOUT: THE BRIDGE IS MINE.", "WIN AND YOU MAY PASS.");
   static const char *const names[3] = {"SCOUT'S CINDLE", "SCOUT'S PUDDLE", "SCOUT'S SPROUT"};
-  int element = state.leader_element - FIRE;  // the scout is the leader's pupil: who chose well has it easy here, too
-  fight_trainer(SCOUT_BEATEN, CREATURE_FOX + element, state.leader_element, 26, 5, names[element]);
+  int element = state.scout_element - FIRE;
+  fight_trainer(SCOUT_BEATEN, CREATURE_FOX + element, state.scout_element, 24, 5, names[element]);
 }
 
 static void speak_to_leader(void) {
   say("ONYXA: YOU CAME FAR.", "SHOW ME YOUR BEST.");
-  fight_trainer(LEADER_BEATEN, CREATURE_GOLEM, state.leader_element, 38, 6, "ONYXA'S GOLEM");
+  fight_trainer(LEADER_BEATEN, CREATURE_GOLEM, state.leader_element, 54, 7, "ONYXA'S GOLEM");
 }
 
 void speak_to(Person *person) {
@@ -157,7 +181,12 @@ void speak_to(Person *person) {
       draw_map();
       break;
     case THORN: say("THORNS. ONLY THE STAR CHARM", "OPENS THE WAY."); break;
-    case FOLK: say("TALL GRASS RUSTLES.", "SOMETHING LIVES IN THERE."); break;
+    case FOLK: say("A SHADE IN THE GRASS?", "NOTHING HURTS IT. RUN!"); break;
+    case FOLK_2:
+      if (state.map == COTTAGE || state.map == COTTAGE_2) {
+        say("A PASS? NOT HERE. ODA HAS", state.pass_house == COTTAGE ? "THE GOLDEN ROOF." : "THE GREEN ROOF.");
+        break;
+      }  // fall through
     default: say("FIRE BURNS LEAF, LEAF DRINKS", "WATER, WATER QUENCHES FIRE.");
   }
 }
@@ -176,10 +205,17 @@ static void objective(u8 *goal, u8 *map, u8 *kind) {
   *goal = table[next][0], *map = table[next][1], *kind = table[next][2];
   if (next == LEFT_HOME && !state.talked_to_mother) *goal = GOAL_MOTHER, *map = HOME, *kind = MOTHER;
   if (next == STARTER_CHOSEN) *goal += orb - FIRE, *kind += orb - FIRE;
+  if (next == PASS_RECEIVED && state.pass_house == COTTAGE_2) *goal = GOAL_PASS_GREEN, *map = COTTAGE_2;
+}
+
+// The tall grass: the middle of the field, to the left or to the right of where one is.
+static void aim_at_grass(void) {
+  int turned = state.route_turn, along = turned == NORTH ? state.x : state.y;
+  turn(turned, 18, along < 7 ? 10 : 4, state.grass_y, &state.target_x, &state.target_y);
 }
 
 void update_objective(void) {
-  static const u8 order[8] = {0, 1, 0, 0, 2, 3, 4, 5};  // the world is a row of places; three houses hang off the town
+  static const u8 order[NUM_MAPS] = {0, 1, 0, 0, 2, 3, 4, 5, 0};  // the world is a row of places; the houses hang off the town
   static const u8 row[6] = {0, TOWN, ROUTE, FOREST, HIGHMOOR, GYM};
   u8 goal, map, kind;
   objective(&goal, &map, &kind);
@@ -191,13 +227,15 @@ void update_objective(void) {
     Person *person = person_of(kind);
     if (person) state.target_x = person->x, state.target_y = person->y;
   } else {
-    // the tall grass: its middle row, far enough to meet somebody on the way
-    state.target_x = state.x < 7 ? 10 : 4, state.target_y = 16;
+    aim_at_grass();
   }
-  measure_ways(goal != GOAL_GRASS);
+  measure_ways(state.target_x, state.target_y, goal != GOAL_GRASS);
+  if (state.map == FOREST) grow_trail();
   show_way();
   text_panel(0, 2);
-  text_at(1, 0, goals[goal]);
+  int is_far = goal == GOAL_ROUTE || goal == GOAL_FOREST || goal == GOAL_HIGHMOOR;
+  if (is_far) text_at(1, 0, turn_names[goal == GOAL_HIGHMOOR ? state.forest_turn : state.route_turn]);
+  text_at(is_far ? 7 : 1, 0, goals[goal]);
   text_at(1, 1, map_names[state.map]);
   for (int i = 0; i < NUM_MILESTONES; i++) text_glyph(13 + i, 1, has(i) ? GLYPH_DONE : GLYPH_TODO);
 }

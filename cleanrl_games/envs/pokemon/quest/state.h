@@ -3,11 +3,13 @@
 #pragma once
 #include "gba.h"
 
-enum { MODE_TITLE, MODE_WALK, MODE_TALK, MODE_MENU, MODE_MESSAGE, MODE_FINISHED };
+enum { MODE_TITLE, MODE_WALK, MODE_TALK, MODE_MENU, MODE_MESSAGE, MODE_FINISHED, MODE_MAP };
 enum { DOWN, UP, LEFT, RIGHT };
 enum { NOWHERE = 4 };
-enum { HOME, TOWN, LAB, COTTAGE, ROUTE, FOREST, HIGHMOOR, GYM };
-enum { NONE, FIRE, WATER, LEAF, PLAIN };
+enum { NORTH, EAST, WEST };
+enum { COMPASS_NONE, COMPASS_BEARING, COMPASS_PATH };
+enum { HOME, TOWN, LAB, COTTAGE, ROUTE, FOREST, HIGHMOOR, GYM, COTTAGE_2, NUM_MAPS };
+enum { NONE, FIRE, WATER, LEAF, PLAIN, SHADE };
 enum {
   LEFT_HOME, LAB_ENTERED, STARTER_CHOSEN, RIVAL_BEATEN, PASS_RECEIVED, ROUTE_ENTERED, WILD_BEATEN, SCOUT_BEATEN, FOREST_ENTERED,
   CHARM_FOUND, HIGHMOOR_REACHED, GYM_ENTERED, LEADER_BEATEN, NUM_MILESTONES
@@ -42,7 +44,15 @@ typedef struct {
   u32 frames, rng;         // 0x20
   Person people[MAX_PEOPLE];         // 0x28
   u8 way;                            // 0x48 what the compass shows: DOWN, UP, LEFT, RIGHT, or NOWHERE
-  u8 unused[0x100 - 0x49];
+  u8 compass;                        // 0x49 COMPASS_*; read when START is pressed on the title screen
+  u8 route_turn, forest_turn;        // 0x4a where the roads of this world lead: NORTH, EAST, WEST
+  u8 pass_house;                     // 0x4c COTTAGE or COTTAGE_2
+  u8 rival_element, scout_element;   // 0x4d
+  u8 enemy_blow;                     // 0x4f the hardest blow of the present enemy
+  u8 grass_y, bridge_x, bridge_y;    // 0x50 on Route 1 before it is turned
+  u8 charm_x, charm_y;               // 0x53
+  u8 wild_met;                       // 0x55
+  u8 unused[0x100 - 0x56];
   u8 tiles[MAP_SIZE * MAP_SIZE];     // 0x100 rows of 32; 0 and everything from 16 on is solid
 } State;
 

@@ -49,6 +49,10 @@ static void fill_tile(volatile u16 *tile, int colour) {
   for (int i = 0; i < 16; i++) tile[i] = colour * 0x1111;
 }
 
+// The map in the menu: a tile is a square of 8 x 8.
+enum { PLAN_GROUND, PLAN_SOLID, PLAN_WATER, PLAN_RED, PLAN_BLUE, PLAN_GOLD, PLAN_GREY, PLAN_GREEN, PLAN_EXIT, PLAN_PERSON, PLAN_YOU, NUM_PLAN_KINDS };
+static const u8 plan_colours[NUM_PLAN_KINDS] = {4, 2, 12, 9, 11, 5, 13, 3, 15, 10, 9};
+
 static void load_letters(void) {
   for (int glyph = 0; glyph < 64; glyph++)
     for (int y = 0; y < 8; y++)
@@ -68,6 +72,8 @@ static void load_letters(void) {
   load_art(TEXT_TILES + (GLYPH_EMPTY_BAR + 1) * 16, "11111111ffffffffddddddddddddddddddddddddddddddddffffffff11111111", 8, 8, 0);
   load_art(TEXT_TILES + (GLYPH_DONE + 1) * 16, "111111111aaaaaa11a5555a11a5555a11a5555a11a5555a11aaaaaa111111111", 8, 8, 0);
   load_art(TEXT_TILES + (GLYPH_EDGE + 1) * 16, "11111111ffffffffeeeeeeee1111111111111111111111111111111111111111", 8, 8, 0);
+  for (int kind = 0; kind < NUM_PLAN_KINDS; kind++) fill_tile(TEXT_TILES + (GLYPH_MAP + kind + 1) * 16, plan_colours[kind]);
+  load_art(TEXT_TILES + (GLYPH_MAP + PLAN_YOU + 1) * 16, "111111111ffffff11f9999f11f9999f11f9999f11f9999f11ffffff111111111", 8, 8, 0);
   load_art(TEXT_TILES + (GLYPH_TODO + 1) * 16, "111111111dddddd11d1111d11d1111d11d1111d11d1111d11dddddd111111111", 8, 8, 0);
 }
 
@@ -86,11 +92,12 @@ void video_start(void) {
   const u16 roofs[4][2] = {{0, 0}, {base_palette[11], base_palette[12]}, {RGB(190, 140, 30), RGB(240, 205, 90)}, {base_palette[13], base_palette[14]}};
   for (int bank = 1; bank < 4; bank++) BG_PALETTE[bank * 16 + 9] = roofs[bank][0], BG_PALETTE[bank * 16 + 10] = roofs[bank][1];
   for (int i = 1; i < 15; i++) BG_PALETTE[4 * 16 + i] = i == 5 ? RGB(255, 230, 90) : darker(base_palette[i]);
+  BG_PALETTE[5 * 16 + 9] = base_palette[2], BG_PALETTE[5 * 16 + 10] = base_palette[3];  // and 5 green
   load_letters();
   for (int tile = 0; tile < NUM_TILES; tile++)
     if (tile_art[tile]) load_art(WORLD_TILES + tile * 64, tile_art[tile], 16, 16, 0);
-  for (int i = 0; i < 9; i++) load_art(OBJ_TILES + i * 64, sprite_art[i], 16, 16, i != 2 && i != 7);
-  for (int i = 0; i < 5; i++) load_art(OBJ_TILES + (PIC_CREATURE + 16 * i) * 16, creature_art[i], 32, 32, 1);
+  for (int i = 0; i < 13; i++) load_art(OBJ_TILES + i * 64, sprite_art[i], 16, 16, i != 2 && i != 7);
+  for (int i = 0; i < 6; i++) load_art(OBJ_TILES + (PIC_CREATURE + 16 * i) * 16, creature_art[i], 32, 32, 1);
   text_clear(0, 20);
   hide_sprites(0);
   BGCNT(0) = 0 | 24 << 8;
@@ -126,20 +133,30 @@ static void put_tile(int x, int y, int tile, int bank) {
   at[16] = (entry + 2) | (entry + 3) << 16;
 }
 
+static int is_roof(int tile) { return tile >= T_ROOF_RED && tile <= T_ROOF_GREEN; }
+
 static int bank_of(int tile) {
   if (state.map == FOREST) return 4;
-  return tile >= T_ROOF_RED && tile <= T_ROOF_GREY ? tile - T_ROOF_RED : 0;
+  return tile == T_ROOF_GREEN ? 5 : is_roof(tile) ? tile - T_ROOF_RED : 0;
 }
 
 void draw_tile(int x, int y) {
   int tile = state.tiles[y * MAP_SIZE + x];
   // out of doors the trees at the edge of a map go on for ever
   if (tile == T_VOID && (state.map == TOWN || (state.map >= ROUTE && state.map <= HIGHMOOR))) tile = state.tiles[0];
-  put_tile(x, y, tile >= T_ROOF_RED && tile <= T_ROOF_GREY ? T_ROOF_RED : tile, bank_of(tile));
+  put_tile(x, y, is_roof(tile) ? T_ROOF_RED : tile, bank_of(tile));
+}
+
+// Each region has ground of its own colour: meadows, dry grass on the route, frost in Highmoor.
+static void colour_region(void) {
+  static const u16 dry[3] = {RGB(150, 112, 40), RGB(206, 178, 88), RGB(240, 222, 140)};
+  static const u16 frost[3] = {RGB(92, 104, 150), RGB(158, 178, 208), RGB(222, 232, 244)};
+  for (int i = 0; i < 3; i++) BG_PALETTE[2 + i] = state.map == ROUTE ? dry[i] : state.map == HIGHMOOR || state.map == GYM ? frost[i] : base_palette[2 + i];
 }
 
 FAST void draw_map(void) {
   is_battle = 0;
+  colour_region();
   for (int y = 0; y < MAP_SIZE; y++)
     for (int x = 0; x < MAP_SIZE; x++) draw_tile(x, y);
 }
@@ -170,13 +187,16 @@ static void draw_world(void) {
   int px = state.x * 16 - forward_x * step_offset, py = state.y * 16 - forward_y * step_offset;
   int cx = px + 8 - 120, cy = py + 8 - 88;  // the player is always in the middle of what the top bar leaves
   BGX(1) = cx, BGY(1) = cy;
-  int slot = 0;
+  int slot = 0, picture, bank;
+  objective_icon(&picture, &bank);
+  set_sprite(slot, 188, 0, picture, bank, 0, 0);
+  sprites[slot++][2] &= ~(1 << 10);  // above the bar, whose layer is 0
   if (state.way != NOWHERE) {
     // the compass: its needle also swings to the side it points to
     int sideways = ahead[state.way][0];
     set_sprite(slot++, 216 + 8 * sideways, 0, sideways ? PIC_ARROW_SIDE : PIC_ARROW_UP, 15, state.way == LEFT, 0);
-    if (state.way == DOWN) sprites[0][1] |= 1 << 13;
-    sprites[0][2] &= ~(1 << 10);  // above the bar, whose layer is 0
+    if (state.way == DOWN) sprites[1][1] |= 1 << 13;
+    sprites[1][2] &= ~(1 << 10);
   }
   // a frame around what one is facing
   set_sprite(slot++, px - cx + 16 * forward_x, py - cy + 16 * forward_y, PIC_CURSOR, 1, 0, 0);
@@ -192,8 +212,26 @@ static void draw_world(void) {
   hide_sprites(slot);
 }
 
+static int plan_kind(int x, int y) {
+  static const u8 roofs[5] = {PLAN_RED, PLAN_BLUE, PLAN_GOLD, PLAN_GREY, PLAN_GREEN};
+  int tile = state.tiles[y * MAP_SIZE + x];
+  if (x == state.x && y == state.y) return PLAN_YOU;
+  if (person_at(x, y)) return PLAN_PERSON;
+  if (is_roof(tile)) return roofs[tile - T_ROOF_RED];
+  if (tile == T_WATER) return PLAN_WATER;
+  if (tile == T_DOOR || tile == T_GATE || tile == T_MAT) return PLAN_EXIT;
+  return tile < T_TREE ? PLAN_GROUND : PLAN_SOLID;
+}
+
+void draw_plan(void) {
+  text_panel(2, 18);
+  int left = (30 - state.width) / 2;
+  for (int y = 0; y < state.height; y++)
+    for (int x = 0; x < state.width; x++) text_glyph(left + x, 2 + y, GLYPH_MAP + plan_kind(x, y));
+}
+
 void draw_frame(void) {
-  if (!is_battle) draw_world();
+  if (!is_battle && state.mode != MODE_MAP) draw_world();
   for (int i = 0; i < 32; i++)
     for (int j = 0; j < 3; j++) OAM[i * 4 + j] = sprites[i][j];
 }

@@ -22,12 +22,12 @@ void enter_map(int map, int from) {
   } else {
     u8 x = 1, y = 1;
     find_exit(from, &x, &y);
-    // one tile inwards: doors open to the south, mats to the north, gates away from the edge
-    int outwards = tile_at(x, y) == T_DOOR || y == 0;
-    state.x = x, state.y = outwards ? y + 1 : y - 1, state.facing = outwards ? DOWN : UP;
+    // one tile inwards: doors open to the south, everything else is at an edge
+    state.facing = tile_at(x, y) == T_DOOR || y == 0 ? DOWN : y == state.height - 1 ? UP : x == 0 ? RIGHT : LEFT;
+    state.x = x + ahead[state.facing][0], state.y = y + ahead[state.facing][1];
   }
   place_people();
-  static const s8 arrivals[8] = {-1, -1, LAB_ENTERED, -1, ROUTE_ENTERED, FOREST_ENTERED, HIGHMOOR_REACHED, GYM_ENTERED};
+  static const s8 arrivals[NUM_MAPS] = {-1, -1, LAB_ENTERED, -1, ROUTE_ENTERED, FOREST_ENTERED, HIGHMOOR_REACHED, GYM_ENTERED, -1};
   int milestone = map == TOWN && from == HOME ? LEFT_HOME : arrivals[map];
   if (milestone >= 0) state.milestones |= 1 << milestone;
   update_objective();
@@ -55,26 +55,22 @@ static int is_locked(int x, int y) {
 static void arrive(void) {
   int tile = tile_at(state.x, state.y);
   if (is_exit(tile)) {
-    static const s8 north[8] = {-1, ROUTE, -1, -1, FOREST, HIGHMOOR, -1, -1};
-    static const s8 south[8] = {TOWN, -1, TOWN, TOWN, TOWN, ROUTE, FOREST, HIGHMOOR};
-    int to = state.y == 0 ? north[state.map] : south[state.map];
-    for (int map = HOME; tile == T_DOOR && map <= GYM; map++) {
-      u8 x = 0, y = 0;
-      find_exit(map, &x, &y);
-      if (x == state.x && y == state.y) to = map;
-    }
-    enter_map(to, state.map);
+    enter_map(exit_at(state.x, state.y), state.map);
   } else if (tile == T_TALL) {
     state.grass_steps++;
-    // the first encounter waits at the third step, so that nobody has to look for it
-    int met = has(WILD_BEATEN) ? roll(14) == 0 : state.grass_steps >= 3;
+    // the first encounters wait at the third step, so that nobody has to look for them
+    int met = has(WILD_BEATEN) ? roll(20) == 0 : state.grass_steps >= 3;
     if (!met) {
       if (state.x == state.target_x && state.y == state.target_y) update_objective();  // go on searching
       return;
     }
     state.grass_steps = 0;
-    if (battle(CREATURE_MOTH, PLAIN, 18, 4, 1, "WILD DUSKMOTH")) reach(WILD_BEATEN);
-    else if (!state.hp) {
+    // in two worlds of three a shade comes first, which one can only run from; later it may come again
+    int is_shade = has(WILD_BEATEN) ? roll(2) : state.wild_met == 0 && state.seed % 3 != 0;
+    state.wild_met = 1;
+    if (is_shade) battle(CREATURE_SHADE, SHADE, 60, 9, 1, "WILD SHADE");
+    else if (battle(CREATURE_MOTH, PLAIN, 20, 4, 1, "WILD DUSKMOTH")) reach(WILD_BEATEN);
+    if (!state.hp) {
       lose();
       return;
     }
@@ -96,12 +92,29 @@ void fight_trainer(int milestone, int creature, int element, int hp, int strengt
   draw_map();
 }
 
+static void read_sign(void) {
+  static const char *const lines[3] = {"ROUTE 1 IS IN THE NORTH.", "ROUTE 1 IS IN THE EAST.", "ROUTE 1 IS IN THE WEST."};
+  if (state.map == TOWN) say("EMBERLY. LAB: BLUE ROOF.", lines[state.route_turn]);
+  else say("ROUTE 1, TO GLOW WOOD.", "SHADES IN THE GRASS: RUN!");
+}
+
+// The map of this place, on START. Any of START, A and B closes it.
+static void show_plan(void) {
+  state.mode = MODE_MAP;
+  hide_sprites(0);
+  draw_plan();
+  do wait_frame();
+  while (!(pressed & (KEY_START | KEY_A | KEY_B)));
+  text_clear(2, 18);
+  state.mode = MODE_WALK;
+}
+
 void walk(u16 held) {
   static const u8 offsets[5] = {0, 3, 6, 10, 13};
   static u16 waiting;
   u16 directions = KEY_DOWN | KEY_UP | KEY_LEFT | KEY_RIGHT;
   held_frames = held & directions ? held_frames + 1 : 0;
-  if (pressed & (directions | KEY_A)) waiting = pressed;
+  if (pressed & (directions | KEY_A | KEY_START)) waiting = pressed;
   if (state.moving) {
     state.moving--;
     step_offset = offsets[state.moving];
@@ -123,6 +136,8 @@ void walk(u16 held) {
     int x = state.x + ahead[state.facing][0], y = state.y + ahead[state.facing][1];
     Person *person = person_at(x, y);
     if (person) speak_to(person);
-    else if (tile_at(x, y) == T_SIGN) say("EMBERLY. ROUTE 1 IS NORTH,", "THE BLUE ROOF IS THE LAB.");
+    else if (tile_at(x, y) == T_SIGN) read_sign();
+  } else if (keys & KEY_START) {
+    show_plan();
   }
 }
