@@ -10,9 +10,11 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from cleanrl_games.envs.pokemon import ACTIONS, QUEST_MILESTONES, QUEST_ROM, TIMINGS, PokemonEnv, QuestExpert
+from cleanrl_games.envs.pokemon import emerald as emerald_module
 from cleanrl_games.envs.pokemon import env as env_module
+from cleanrl_games.envs.pokemon.emerald import SYSTEM_FLAGS, EmeraldReader
+from cleanrl_games.envs.pokemon.emerald_maps import MAP_NAMES
 from cleanrl_games.envs.pokemon.emulator import KEYS
-from cleanrl_games.envs.pokemon.ram import EMERALD_MAPS, SYSTEM_FLAGS, EmeraldReader
 
 
 @pytest.fixture(scope="module")
@@ -224,21 +226,67 @@ def test_truncated_emerald_is_named(tmp_path):
 
 # --- Emerald, without the game: its documented layout is written into the RAM while the quest runs -------------------------------
 
-BLOCK_1, BLOCK_2 = 0x02025A00, 0x02024A54
+BLOCK_1, BLOCK_2, ENTRIES = 0x02025A00, 0x02024A54, 0x02032318
+
+
+def letters(text):
+    """ASCII capitals → the game's letters"""
+    return bytes(ord(letter) - ord("A") + 0xBB for letter in text) + b"\xff"
+
+
+def party_member(personality=1234567, trainer=7654321, species=277, level=5, hp=19, moves=((1, 35), (43, 30))):
+    """A member as the game stores it: four parts in the order of its personality, encrypted, with a checksum"""
+    moves = [*moves, *[(0, 0)] * (4 - len(moves))]
+    parts = {
+        "G": struct.pack("<HHIBBH", species, 0, 135, 0, 70, 0),
+        "A": struct.pack("<4H4B", *(move for move, _ in moves), *(pp for _, pp in moves)),
+        "E": bytes(range(12)),
+        "M": bytes(range(20, 32)),
+    }
+    plain = b"".join(parts[part] for part in emerald_module.PART_ORDERS[personality % 24])
+    checksum = sum(struct.unpack("<24H", plain)) & 0xFFFF
+    hidden = struct.pack("<12I", *(word ^ personality ^ trainer for word in struct.unpack("<12I", plain)))
+    return struct.pack("<II20xHH", personality, trainer, checksum, 0) + hidden + struct.pack("<IBBHH10x", 0, level, 0, hp, 20)
 
 
 class FakeEmerald:
+    """The bytes of a game, as the cartridge would have them in RAM."""
+
     def __init__(self, env):
         self.emulator, self.flags = env.emulator, bytearray(300)
 
-    def write(self, map_id=(25, 40), flag=None, block=BLOCK_1, x=5, y=-2, money=3000, key=0xDEADBEEF):
+    def title_screen(self):
+        """Pointers are set before a game is loaded; the blocks themselves are zero."""
+        self.emulator.write(BLOCK_1, bytes(0x3D88))
+        self.emulator.write(BLOCK_2, bytes(0xF2C))
+        self.emulator.write(0x03005D8C, struct.pack("<II", BLOCK_1, BLOCK_2))
+
+    def write(self, map_id=(25, 40), flag=None, block=BLOCK_1, x=5, y=3, money=3000, key=0xDEADBEEF, name="MAY"):
         if flag is not None:
             self.flags[flag // 8] |= 1 << flag % 8
         self.emulator.write(block, struct.pack("<hhBB", x, y, *map_id))
         self.emulator.write(block + 0x490, struct.pack("<I", money ^ key))
         self.emulator.write(block + 0x1270, self.flags)
+        self.emulator.write(BLOCK_2, letters(name).ljust(8, b"\xff"))
         self.emulator.write(BLOCK_2 + 0xAC, struct.pack("<I", key))
         self.emulator.write(0x03005D8C, struct.pack("<II", block, BLOCK_2))
+
+    def party(self, *members):
+        self.emulator.write(0x020244E9, bytes([len(members)]))
+        self.emulator.write(0x020244EC, b"".join(members))
+
+    def bag(self, offset, *items, key=0xDEADBEEF):
+        self.emulator.write(BLOCK_1 + offset, b"".join(struct.pack("<HH", item, count ^ key & 0xFFFF) for item, count in items))
+
+    def grid(self, width, height, is_blocked):
+        """A map of this size inside its border of seven tiles (eight on the right)"""
+        entries = []
+        for y in range(height + 14):
+            for x in range(width + 15):
+                inside = 7 <= x < width + 7 and 7 <= y < height + 7
+                entries.append(0x3FF if not inside else 0x0C01 if is_blocked(x - 7, y - 7) else 0x3001)
+        self.emulator.write(ENTRIES, struct.pack(f"<{len(entries)}H", *entries))
+        self.emulator.write(0x03005DC0, struct.pack("<iiI", width + 15, height + 14, ENTRIES))
 
 
 @pytest.fixture
@@ -283,9 +331,36 @@ def test_emerald_milestones_one_by_one(emerald):
         game.write(map_id, flag)
         _, reward, terminated, _, info = env.step(1)
         assert (reward, info["milestones_reached"], info["milestones"][name]) == (1.0, count, True), name
-        assert info["map"] == EMERALD_MAPS[map_id] and terminated == (count == 15)
+        assert info["map"] == MAP_NAMES[map_id] and terminated == (count == 15)
         assert env.step(1)[1] == 0.0, "a milestone pays once"
     assert tuple(info["milestones"]) == tuple(name for name, _, _ in WALKTHROUGH)
+
+
+def test_emerald_title_screen_pays_nothing(emerald):
+    """Save blocks of zeros are map (0, 0), which is Petalburg's number; a name alone is not a game either."""
+    env, game = emerald
+    game.title_screen()
+    _, reward, _, _, info = env.step(1)
+    assert reward == 0.0 and info["mode"] == "title" and info["map"] == "NOT_LOADED" and not any(info["milestones"].values())
+    game.write((0, 0), x=0, y=0)
+    _, reward, _, _, info = env.step(1)
+    assert reward == 0.0 and info["mode"] == "title", "the player is being named"
+    game.write((0, 0), name="")
+    assert env.step(1)[4]["mode"] == "title"
+    game.write((0, 0))
+    assert env.step(1)[1] == 1.0, "Petalburg, once one is there"
+
+
+def test_emerald_later_start_counts_what_lies_behind(emerald):
+    """A start in the woods: the first route left no flag, and counts all the same. None of it is paid."""
+    env, game = emerald
+    game.write((24, 11), SYSTEM_FLAGS + 0x16)
+    _, info = env.reset(options={"state": env.save_state()})
+    names = [name for name, reached in info["milestones"].items() if reached]
+    assert names == [name for name, _, _ in WALKTHROUGH[:11]]
+    game.write((0, 19))
+    _, reward, _, _, info = env.step(1)
+    assert reward == 1.0 and info["milestones"]["ROUTE_104_NORTH"]
 
 
 @pytest.mark.parametrize("name, flag", [("LITTLEROOT_TOWN", 0xF), ("OLDALE_TOWN", 0x10), ("PETALBURG_CITY", 0x16), ("RUSTBORO_CITY", 0x19)])
@@ -300,7 +375,7 @@ def test_emerald_blocks_move_and_nonsense_is_not_followed(emerald):
     env, game = emerald
     game.write((0, 9))
     *_, info = env.step(1)
-    assert info["player"] == {"x": 5, "y": -2, "money": 3000, "party": 0} and info["map_id"] == (0, 9)
+    assert info["player"] == {"x": 5, "y": 3, "money": 3000, "name": "MAY"} and info["map_id"] == (0, 9)
     game.write((0, 10), block=BLOCK_1 + 0x40)
     assert env.step(1)[4]["map"] == "OLDALE_TOWN"
     for pointer in (0, 0x01FFF000, 0x08000000, 0x0203FFF0, 0xFFFFFFFF):
@@ -311,8 +386,98 @@ def test_emerald_blocks_move_and_nonsense_is_not_followed(emerald):
     assert env.step(1)[4]["map"] == "MAP_0_77"
 
 
-def test_emerald_battle_bit(emerald):
+def test_emerald_new_game_has_nothing(emerald):
+    env, game = emerald
+    game.title_screen()
+    game.write()
+    game.party()
+    *_, info = env.step(1)
+    assert info["party"] == [] and info["badges"] == [] and info["bag"] == {} and info["mode"] == "walk" and not info["dialogue"]
+
+
+@pytest.mark.parametrize("personality", range(24))
+def test_emerald_party_in_all_24_orders(emerald, personality):
     env, game = emerald
     game.write()
+    game.party(party_member(24 * 100 + personality, species=283, level=12, hp=7))
+    *_, info = env.step(1)
+    (member,) = info["party"]
+    assert (member["species_id"], member["level"], member["hp"], member["max_hp"]) == (283, 12, 7, 20)
+    assert [(move["move_id"], move["pp"]) for move in member["moves"]] == [(1, 35), (43, 30)]
+    assert member["species"] == "#283" and member["moves"][0]["move"] == "#1", "names are read from the cartridge, which is not here"
+
+
+def test_emerald_damaged_member_is_left_out(emerald):
+    env, game = emerald
+    game.write()
+    damaged = bytearray(party_member())
+    damaged[40] ^= 1
+    game.party(party_member(), bytes(damaged), bytes(100))
+    assert len(env.step(1)[4]["party"]) == 1
+
+
+def test_emerald_names_come_from_the_cartridge(emerald):
+    env, _ = emerald
+    rom = bytearray(emerald_module.EMERALD_SIZE)
+    start = 0x3185C8 + 11 * 277
+    rom[start : start + 8] = letters("TREECKO")
+    assert EmeraldReader(env.emulator, bytes(rom))._name(emerald_module.SPECIES_NAMES, 277) == "TREECKO"
+
+
+def test_emerald_badges_bag_dialogue_and_battle(emerald):
+    env, game = emerald
+    game.title_screen()
+    game.write((11, 3), SYSTEM_FLAGS + 7)
+    game.bag(0x560, (13, 5), (14, 1))
+    game.bag(0x650, (4, 20))
+    *_, info = env.step(1)
+    assert info["badges"] == ["STONE"] and info["map"] == "RUSTBORO_CITY_GYM"
+    counts = {pocket: [(entry["item_id"], entry["count"]) for entry in entries] for pocket, entries in info["bag"].items()}
+    assert counts == {"items": [(13, 5), (14, 1)], "balls": [(4, 20)]}
+    env.emulator.write(0x03000F2C, b"\x01")
+    *_, info = env.step(1)
+    assert info["mode"] == "dialogue" and info["dialogue"]
     env.emulator.write(0x030026F9, b"\x02")
-    assert env.step(1)[4]["mode"] == "battle"
+    *_, info = env.step(1)
+    assert info["mode"] == "battle" and not info["dialogue"]
+
+
+def test_emerald_surroundings(emerald):
+    """Eleven rows of fifteen around the player: walls, free ground, and what is no part of the map."""
+    env, game = emerald
+    assert env.reader.surroundings(3, 3) == [], "no grid yet"
+    game.grid(20, 12, lambda x, y: x == 4 or (x, y) == (3, 0))
+    game.write(x=3, y=1)
+    rows = env.step(1)[4]["surroundings"]
+    assert len(rows) == 11 and all(len(row) == 15 for row in rows)
+    assert rows[5] == "    ....#......"
+    assert rows[4][7] == "#" and rows[4][6] == "." and rows[3].strip() == "" and rows[5][7] == "."
+    game.write(x=19, y=11)
+    rows = env.step(1)[4]["surroundings"]
+    assert rows[5][7] == "." and rows[5][8:].strip() == "" and rows[6].strip() == ""
+
+
+def test_start_states_of_a_folder(emerald, tmp_path):
+    env, game = emerald
+    for name, map_id in (("02_OLDALE_TOWN", (0, 10)), ("01_ROUTE_101", (0, 16))):
+        game.write(map_id)
+        (tmp_path / f"{name}.state").write_bytes(env.save_state())
+    made = PokemonEnv(max_steps=5, start_states=tmp_path)
+    assert list(made.starts) == ["01_ROUTE_101", "02_OLDALE_TOWN"] and len(made.start_hash()) == 16 and env.start_hash() == ""
+    _, info = made.reset(options={"start": "02_OLDALE_TOWN"})
+    assert info["map"] == "OLDALE_TOWN" and info["start"] == "02_OLDALE_TOWN" and info["milestones_reached"] == 4
+    assert {made.reset(seed=seed)[1]["map"] for seed in range(8)} == {"OLDALE_TOWN", "ROUTE_101"}
+    with pytest.raises(ValueError, match="no start state 'x'"):
+        made.reset(options={"start": "x"})
+    made.close()
+    (tmp_path / "03_bad.state").write_bytes(b"nothing")
+    with pytest.raises(ValueError, match="03_bad"):
+        PokemonEnv(start_states=tmp_path)
+    with pytest.raises(ValueError, match="no save states"):
+        (tmp_path / "empty").mkdir()
+        PokemonEnv(start_states=tmp_path / "empty")
+
+
+def test_quest_takes_no_start_state(env):
+    with pytest.raises(ValueError, match="quest starts in its worlds"):
+        PokemonEnv(start_state=env.save_state())

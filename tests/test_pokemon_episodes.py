@@ -84,6 +84,35 @@ def test_what_others_write_is_read_too(tmp_path):
     assert len(episode.infos) == STEPS and episode.rewards.dtype == np.float32
 
 
+def test_the_public_guides_format_is_read_as_it_is(tmp_path, capsys):
+    """observations, actions, rewards, dones, episode_return, episode_length and nothing else"""
+    arrays = good(extra=0)
+    arrays["dones"] = arrays["terminated"]
+    for name in ("infos_json", "meta_json", "terminated", "truncated", "executed_actions"):
+        del arrays[name]
+    np.savez_compressed(tmp_path / "episode_0001.npz", **arrays)
+    saved(tmp_path / "episode_0002.npz", good())
+    first, second = room.load_episodes(tmp_path)
+    assert not first.is_described and second.is_described and first.world is None and first.infos == [{}] * STEPS
+    assert np.array_equal(first.actions, arrays["actions"]) and first.terminated[-1]
+    said = capsys.readouterr().out
+    assert "1 of 2 episodes" in said and "Taken for granted" in said and "A B START SELECT" in said
+
+
+def test_damaged_pixels_are_skipped_like_any_damage(tmp_path, capsys):
+    for number in (1, 2, 3):
+        saved(tmp_path / f"episode_{number:04d}.npz", good(seed=number))
+    bad = tmp_path / "episode_0002.npz"
+    bad.write_bytes(flip_a_pixel(bad.read_bytes()))
+    episodes = room.load_episodes(tmp_path)
+    assert len(episodes) == 3, "headers and numbers are whole"
+    with pytest.raises(EpisodeError, match=r"episode_0002.npz: its pixels are damaged.*--skip-bad-episodes"):
+        cache.open_undamaged(episodes, root=tmp_path / "cache")
+    kept, frames = cache.open_undamaged(episodes, root=tmp_path / "cache", skip_bad=True)
+    assert [episode.path.name for episode in kept] == ["episode_0001.npz", "episode_0003.npz"] and len(frames) == 2 * (STEPS + 1)
+    assert "Skipped" in capsys.readouterr().out
+
+
 # --------------------------------------------------------------------------------------------------------- twenty kinds
 
 
@@ -153,6 +182,23 @@ def object_infos(path):
     np.savez_compressed(path, **arrays, infos_json=np.array([{"step": 1}] * STEPS, object))
 
 
+def endless_text(path):
+    """240 MB of one letter in a small file, by a stream so that this process does not need them either"""
+    saved(path, good())
+    with zipfile.ZipFile(path) as file:
+        parts = {info.filename: file.read(info) for info in file.infolist()}
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<U60000000", "fortran_order": False, "shape": ()})
+    del parts["infos_json.npy"]
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as file:
+        for name, data in parts.items():
+            file.writestr(name, data)
+        with file.open("infos_json.npy", "w", force_zip64=True) as stream:
+            stream.write(header.getvalue())
+            for _ in range(60):
+                stream.write(b" \0\0\0" * 1_000_000)
+
+
 BAD = {
     "empty": (lambda path: path.write_bytes(b""), "the file is empty"),
     "cut short": (with_bytes(lambda data: data[: len(data) // 2]), "cut short or damaged"),
@@ -184,6 +230,15 @@ BAD = {
     "infos of another length": (change(infos_json=np.asarray("[{}]")), "a list of 6 JSON objects"),
     "meta that is a list": (change(meta_json=np.asarray("[]")), "should be a JSON object, found a list"),
     "another schema": (change(meta_json=lambda a: meta_of(a, schema="x/9")), "its schema is 'x/9'"),
+    "a reward beyond 32 bits": (change(rewards=lambda a: at("rewards", 2, 1e300)({"rewards": a["rewards"].astype(np.float64)})), "the reward at step 2 is inf as a 32-bit number"),
+    "a text of 240 MB": (lambda path: endless_text(path), "'infos_json' has 60,000,000 letters"),
+    "a long description": (change(meta_json=lambda a: meta_of(a, note="x" * 200_000)), "'meta_json' has 200,"),
+    "a world of 256": (change(meta_json=lambda a: meta_of(a, quest_seed=256)), "'quest_seed' as a whole number from 0 to 255, found 256"),
+    "a world that is true": (change(meta_json=lambda a: meta_of(a, quest_seed=True)), "'quest_seed' as a whole number"),
+    "a world in words": (change(meta_json=lambda a: meta_of(a, quest_seed="7")), "'quest_seed' as a whole number"),
+    "a button held for no time": (change(meta_json=lambda a: meta_of(a, hold=0)), "'hold' as a whole number from 1 to 600, found 0"),
+    "a button held for 1.5 frames": (change(meta_json=lambda a: meta_of(a, hold=1.5)), "'hold' as a whole number"),
+    "a button let go for ever": (change(meta_json=lambda a: meta_of(a, release=10**9)), "'release' as a whole number"),
     "no backend": (change(meta_json=lambda a: meta_of(a, backend=None)), "should have 'backend' as a str"),
     "other buttons": (change(meta_json=lambda a: meta_of(a, action_names=["A", "B"])), "its actions are A B, not A B START"),
 }  # fmt: skip

@@ -44,6 +44,15 @@ def resize(frames, size=84):
     return np.ascontiguousarray(small.permute(0, 2, 3, 1).numpy())
 
 
+class DamagedEpisodes(EpisodeError):
+    """Files whose pixels turned out to be damaged when they were read. `paths` names all of them."""
+
+    def __init__(self, failures):
+        self.paths = list(failures)
+        more = f" So are {len(failures) - 1} other files." if len(failures) > 1 else ""
+        super().__init__(f"{next(iter(failures.values()))}{more}")
+
+
 class Frames:
     """(N, size, size, 3) of one or several memory-mapped files, read by index.
 
@@ -148,10 +157,13 @@ def build(folder, episodes, size, workers=0, progress=None):
         file.truncate(need)
     firsts = np.cumsum([0, *header["frames"]])
     parts = [(path, episode.path, int(first), episode.num_frames, size) for episode, first in zip(episodes, firsts)]
-    done = 0
+    done, failures = 0, {}
     if len(parts) == 1 or total <= FEW:
         for part in parts:
-            write_part(*part)
+            try:
+                write_part(*part)
+            except EpisodeError as error:
+                failures[part[1]] = str(error)
             done += part[3]
             if progress:
                 progress(done)
@@ -160,16 +172,22 @@ def build(folder, episodes, size, workers=0, progress=None):
         with concurrent.futures.ProcessPoolExecutor(
             min(workers or os.cpu_count(), len(parts)), context, torch.set_num_threads, (1,)
         ) as pool:
-            futures = {pool.submit(write_part, *part): part[3] for part in parts}
+            futures = {pool.submit(write_part, *part): part for part in parts}
             try:
                 for future in concurrent.futures.as_completed(futures):
-                    future.result()
-                    done += futures[future]
+                    part = futures[future]
+                    try:
+                        future.result()
+                    except EpisodeError as error:
+                        failures[part[1]] = str(error)
+                    done += part[3]
                     if progress:
                         progress(done)
             except BaseException:
                 pool.shutdown(wait=True, cancel_futures=True)
                 raise
+    if failures:
+        raise DamagedEpisodes(failures)
     (folder / "header.json").write_text(json.dumps(header))
 
 
@@ -193,6 +211,20 @@ def open_cache(episodes, size=84, root=None, workers=0, progress=None):
     frames = Frames(size)
     frames.add(folder / "frames.bin", sum(header["frames"]))
     return frames
+
+
+def open_undamaged(episodes, size=84, root=None, progress=None, skip_bad=False):
+    """→ (episodes, their frames). Damage of pixels shows when they are read: with `skip_bad` such files are left out with a sentence."""
+    try:
+        return episodes, open_cache(episodes, size, root, progress=progress)
+    except DamagedEpisodes as error:
+        kept = [episode for episode in episodes if episode.path not in error.paths]
+        if not skip_bad:
+            raise EpisodeError(f"{error} (--skip-bad-episodes goes on without such files.)") from None
+        if not kept:
+            raise EpisodeError(f"{error} No episode is left.") from None
+        print(f"Skipped: {error}", flush=True)
+        return kept, open_cache(kept, size, root, progress=progress)
 
 
 @contextlib.contextmanager

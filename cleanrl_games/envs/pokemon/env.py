@@ -1,5 +1,6 @@
 """`PokemonEnv`: a GBA cartridge as a gymnasium environment; observations are what the screen shows, rewards are milestones."""
 
+import hashlib
 import warnings
 from collections import OrderedDict
 from pathlib import Path
@@ -8,7 +9,8 @@ import gymnasium as gym
 import numpy as np
 
 from .emulator import HEIGHT, KEYS, WIDTH, Emulator, read_rom
-from .ram import COMPASS_AT, COMPASSES, EMERALD_SHA1, EMERALD_SIZE, EWRAM, QUEST_MAGIC, EmeraldReader, QuestReader, UnknownReader
+from .emerald import EMERALD_SHA1, EMERALD_SIZE, EmeraldReader
+from .ram import COMPASS_AT, COMPASSES, EWRAM, QUEST_MAGIC, QuestReader, UnknownReader
 
 ACTIONS = ("A", "B", "START", "SELECT", "UP", "DOWN", "LEFT", "RIGHT", "L", "R")
 ACTION_KEYS = tuple(KEYS[name] for name in ACTIONS)
@@ -48,18 +50,21 @@ class PokemonEnv(gym.Env):
     quest_seeds of which worlds `reset` draws one; `reset(options={"quest_seed": 7})` asks for one
     compass     the quest's needle in the top bar: none (the game itself tells the way), bearing (straight to the goal), path (the next step)
     start_state bytes of `save_state()` or a file of them: where an episode of a cartridge other than the quest starts
+    start_states  a folder of such files (*.state): `reset` draws one, `reset(options={"start": name})` asks for one by its file's name
     backend     auto | libretro | libmgba, see emulator.py
     """
 
     metadata = {"render_modes": ["rgb_array", "human"], "render_fps": 30}  # noqa: RUF012  (gymnasium's own convention)
 
-    def __init__(self, rom_path=None, timing=None, max_steps=600, render_mode=None, quest_seeds=None, start_state=None, backend="auto", compass="none"):
+    def __init__(self, rom_path=None, timing=None, max_steps=600, render_mode=None, quest_seeds=None, start_state=None, backend="auto", compass="none",
+                 start_states=None):  # fmt: skip
         if compass not in COMPASSES:
             raise ValueError(f"There is no compass {compass!r}; choose one of {', '.join(COMPASSES)}.")
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise ValueError(f"There is no render mode {render_mode!r}; choose rgb_array or human.")
         rom_path = QUEST_ROM if rom_path is None else Path(rom_path)
-        reader = identify(*read_rom(rom_path), rom_path)
+        rom, sha1 = read_rom(rom_path)
+        reader = identify(rom, sha1, rom_path)
         self.hold, self.release = self._timing(timing or ("fast" if reader is QuestReader else "normal"))
         self.quest_seeds = list(range(QUEST_SEEDS)) if quest_seeds is None else [int(seed) for seed in quest_seeds]
         if not self.quest_seeds or not all(0 <= seed < QUEST_SEEDS for seed in self.quest_seeds):
@@ -68,18 +73,47 @@ class PokemonEnv(gym.Env):
         self.observation_space = gym.spaces.Box(0, 255, (HEIGHT, WIDTH, 3), np.uint8)
         self.action_space = gym.spaces.Discrete(len(ACTIONS))
         self.emulator = Emulator(rom_path, backend)
-        self.reader = reader(self.emulator)
+        self.reader = reader(self.emulator, rom)
         self.milestones, self.window = self.reader.milestones, None
-        self.states = OrderedDict()  # quest seed → save state of its first moment
+        self.start, self.states = "", OrderedDict()  # quest seed → save state of its first moment
         self.emulator.run(30)
         self.title = self.emulator.save()
-        if start_state is not None:
-            data = start_state if isinstance(start_state, bytes) else Path(start_state).read_bytes()
-            self.emulator.load(data)
-            self.title = data
+        self.starts = self._load_starts(start_state, start_states)
         if reader is QuestReader and self.emulator.read(EWRAM, 4) != QUEST_MAGIC:
             raise RuntimeError("The quest did not start: its state is not at 0x02000000 after 30 frames.")
         self.observation = self.emulator.frame()
+
+    def _load_starts(self, start_state, start_states):
+        """→ {name: save state} of the moments that episodes may start from"""
+        if start_state is None and start_states is None:
+            return {"": self.title}
+        if isinstance(self.reader, QuestReader):
+            raise ValueError("A start state is for a cartridge of your own; the quest starts in its worlds.")
+        if start_state is not None and start_states is not None:
+            raise ValueError("Give either one start state or a folder of them.")
+        if start_state is not None:
+            paths = [] if isinstance(start_state, bytes) else [Path(start_state)]
+        else:
+            paths = sorted(Path(start_states).glob("*.state"))
+            if not paths:
+                raise ValueError(f"The folder {start_states} has no save states (*.state): make them with save_state().")
+        starts = {"": start_state} if not paths else {}
+        for path in paths:
+            if not path.is_file():
+                raise ValueError(f"There is no save state at {path}.")
+            starts[path.stem] = path.read_bytes()
+        for name, data in starts.items():
+            try:
+                self.emulator.load(data)
+            except ValueError as error:
+                raise ValueError(f"The start state {name or 'given as bytes'}: {error}") from None
+        return starts
+
+    def start_hash(self):
+        """→ of all moments that episodes may start from; the quest's worlds have none"""
+        if list(self.starts) == [""] and self.starts[""] is self.title:
+            return ""
+        return hashlib.sha256(b"".join(self.starts[name] for name in sorted(self.starts))).hexdigest()[:16]
 
     @staticmethod
     def _timing(timing):
@@ -112,9 +146,9 @@ class PokemonEnv(gym.Env):
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         options = options or {}
-        unknown = set(options) - {"quest_seed", "state"}
+        unknown = set(options) - {"quest_seed", "state", "start"}
         if unknown:
-            raise ValueError(f"reset knows the options quest_seed and state, found {sorted(unknown)}.")
+            raise ValueError(f"reset knows the options quest_seed, start and state, found {sorted(unknown)}.")
         if "state" in options:
             self.emulator.load(options["state"])
         elif isinstance(self.reader, QuestReader):
@@ -123,10 +157,13 @@ class PokemonEnv(gym.Env):
                 raise ValueError(f"quest_seed should be from 0 to {QUEST_SEEDS - 1}, found {quest_seed}.")
             self._start_quest(quest_seed)
         else:
-            self.emulator.load(self.title)
+            self.start = options.get("start", str(self.np_random.choice(list(self.starts))))
+            if self.start not in self.starts:
+                raise ValueError(f"There is no start state {self.start!r}; there are {', '.join(map(repr, self.starts))}.")
+            self.emulator.load(self.starts[self.start])
         # a loaded state has no picture before its next frame
         self.emulator.run(1)
-        self.steps, self.bits = 0, self.reader.reached(0)
+        self.steps, self.bits = 0, self.reader.reached_at_start()
         self.observation = self.emulator.frame()
         if self.render_mode == "human":
             self._show()
@@ -155,6 +192,7 @@ class PokemonEnv(gym.Env):
             "game": self.reader.game,
             "backend": self.emulator.backend,
             "rom_sha1": self.emulator.rom_sha1,
+            "start": self.start,
             "steps": self.steps,
         }
 

@@ -8,6 +8,9 @@
 Keys: `observations` (T or T + 1, 160, 240, 3) u8, `actions` i32 (what the expert says, the label), `executed_actions` i32 (what was
 pressed, if that differs), `rewards` f32, `dones` or `terminated` and `truncated`, `infos_json`, `episode_return`, `episode_length`,
 `meta_json`. An observation is stored once: the next one is at index + 1.
+
+A file with neither `infos_json` nor `meta_json` is in the format of the public guide (`observations, actions, rewards, dones, episode_return,
+episode_length`). It is read as it is; what it does not say is taken for granted, and `load_episodes` says what that was.
 """
 
 import dataclasses
@@ -25,11 +28,15 @@ from cleanrl_games.runtime.errors import first_line
 from cleanrl_games.runtime.files import write_atomically
 
 from .emulator import HEIGHT, WIDTH
-from .env import ACTIONS
+from .env import ACTIONS, QUEST_SEEDS
 
 SCHEMA = "cleanrl_games/gba-episode/1"
-REQUIRED = ("observations", "actions", "rewards", "infos_json", "episode_return", "episode_length", "meta_json")
+REQUIRED = ("observations", "actions", "rewards", "episode_return", "episode_length")
+DESCRIBED = ("infos_json", "meta_json")  # both, or neither: the public guide's format
+ASSUMED = ("backend", "rom_sha1", "hold", "release")  # what a file of the guide does not say
 MAX_STEPS = 1_000_000  # 41 hours of play; what claims more is no episode
+MAX_META, MAX_INFO = 100_000, 16_000  # letters of text that are unpacked: of the description, of the info of one step
+MAX_TIMING = 600  # frames: ten seconds
 # zipfile and numpy stumble over bytes that only look like an archive in all these ways
 UNREADABLE = (OSError, EOFError, zipfile.BadZipFile, zlib.error, struct.error, ValueError, RuntimeError, NotImplementedError, SyntaxError)
 
@@ -79,6 +86,11 @@ class Episode:
         return len(self.actions)
 
     @property
+    def is_described(self):
+        """Whether the file says what it was recorded with; those of the public guide do not"""
+        return self.meta["schema"] is not None
+
+    @property
     def world(self):
         """The quest's seed byte, None for other games"""
         return self.meta.get("quest_seed")
@@ -91,7 +103,8 @@ def describe(env, **more):
     """→ the `meta_json` of an environment's episodes"""
     return {
         "schema": SCHEMA, "game": env.reader.game, "backend": env.emulator.backend, "rom_sha1": env.emulator.rom_sha1,
-        "hold": env.hold, "release": env.release, "max_steps": env.max_steps, "action_names": list(ACTIONS), **more,
+        "hold": env.hold, "release": env.release, "max_steps": env.max_steps, "start_state": env.start_hash(),
+        "compass": env.compass, "action_names": list(ACTIONS), **more,
     }  # fmt: skip
 
 
@@ -217,7 +230,12 @@ class Archive:
         except UNREADABLE as error:
             self.fail(f"the array {name!r} is damaged ({first_line(error)}).")
 
-    def read_json(self, name):
+    def read_json(self, name, most):
+        """→ what a text says. `most` letters are unpacked at the most: a few kilobytes of zeros can be a gigabyte of text."""
+        shape, dtype, _ = self.header(name)
+        found = math.prod(shape) * dtype.itemsize // 4
+        if found > most:
+            self.fail(f"the text {name!r} has {found:,} letters; {most:,} are the most that an episode of its length can have.")
         array = self.read(name, "U")
         texts = [str(text) for text in array.ravel()]
         try:
@@ -257,15 +275,24 @@ def check_ends(archive, steps):
     return terminated, found["dones"] & ~terminated
 
 
+def is_whole_number(value, low, high):
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
 def check_meta(archive):
-    meta = archive.read_json("meta_json")
+    meta = archive.read_json("meta_json", MAX_META)
     if not isinstance(meta, dict):
         archive.fail(f"'meta_json' should be a JSON object, found a {type(meta).__name__}.")
     if meta.get("schema") != SCHEMA:
         archive.fail(f"its schema is {meta.get('schema')!r}; this version reads {SCHEMA!r}.")
-    for name, kind in {"backend": str, "rom_sha1": str, "hold": int, "release": int, "action_names": list}.items():
+    for name, kind in {"backend": str, "rom_sha1": str, "action_names": list}.items():
         if not isinstance(meta.get(name), kind):
             archive.fail(f"'meta_json' should have {name!r} as a {kind.__name__}, found {meta.get(name)!r}.")
+    for name in ("hold", "release"):
+        if not is_whole_number(meta.get(name), 1, MAX_TIMING):
+            archive.fail(f"'meta_json' should have {name!r} as a whole number from 1 to {MAX_TIMING}, found {meta.get(name)!r}.")
+    if meta.get("quest_seed") is not None and not is_whole_number(meta["quest_seed"], 0, QUEST_SEEDS - 1):
+        archive.fail(f"'meta_json' should have 'quest_seed' as a whole number from 0 to {QUEST_SEEDS - 1}, found {meta['quest_seed']!r}.")
     if meta["action_names"] != list(ACTIONS):
         archive.fail(
             f"its actions are {' '.join(map(str, meta['action_names']))}, not {' '.join(ACTIONS)}: the numbers mean other buttons."
@@ -273,9 +300,29 @@ def check_meta(archive):
     return meta
 
 
+def check_numbers(archive, name, shape):
+    """→ float32, finite after the cast: 1e300 is a number until then"""
+    with np.errstate(over="ignore"):
+        values = archive.read(name, "fiu", shape).astype(np.float32)
+    if not np.isfinite(values).all():
+        step = int(np.argmin(np.isfinite(values)))
+        where = f"the reward at step {step}" if name == "rewards" else f"{name!r}"
+        archive.fail(f"{where} is {values.ravel()[step]} as a 32-bit number.")
+    return values
+
+
+def check_infos(archive, steps):
+    infos = archive.read_json("infos_json", MAX_INFO * (steps + 1))
+    if not isinstance(infos, list) or len(infos) not in (steps, steps + 1) or not all(isinstance(info, dict) for info in infos):
+        archive.fail(f"'infos_json' should be a list of {steps} JSON objects.")
+    return infos
+
+
 def read_episode(path):
     with Archive(path) as archive:
-        missing = [name for name in REQUIRED if name not in archive.members]
+        described = [name for name in DESCRIBED if name in archive.members]
+        required = REQUIRED if not described and "dones" in archive.members else (*REQUIRED, *DESCRIBED)
+        missing = [name for name in required if name not in archive.members]
         if missing:
             archive.fail(f"it has no {' and no '.join(map(repr, missing))}.")
         shape, dtype, _ = archive.header("observations")
@@ -289,22 +336,25 @@ def read_episode(path):
             archive.fail(f"it has {shape[0]} observations for {steps} actions; {steps} or {steps + 1} would fit.")
         actions = check_actions(archive, "actions", steps)
         executed = check_actions(archive, "executed_actions", steps) if "executed_actions" in archive.members else actions
-        rewards = archive.read("rewards", "fiu", (steps,)).astype(np.float64)
-        if not np.isfinite(rewards).all():
-            archive.fail(f"the reward at step {int(np.isfinite(rewards).argmin())} is {rewards[np.isfinite(rewards).argmin()]}.")
+        rewards = check_numbers(archive, "rewards", (steps,))
         terminated, truncated = check_ends(archive, steps)
         said = int(archive.read("episode_length", "iu", ()))
         if said != steps:
             archive.fail(f"'episode_length' is {said}, but there are {steps} actions.")
-        total = float(archive.read("episode_return", "fiu", ()))
-        if not math.isclose(total, rewards.sum(), rel_tol=1e-3, abs_tol=1e-3):
-            archive.fail(f"'episode_return' is {total}, but the rewards sum to {rewards.sum():g}.")
-        infos = archive.read_json("infos_json")
-        if not isinstance(infos, list) or len(infos) not in (steps, steps + 1) or not all(isinstance(info, dict) for info in infos):
-            archive.fail(f"'infos_json' should be a list of {steps} JSON objects.")
-        meta = check_meta(archive)
+        total, summed = float(check_numbers(archive, "episode_return", ())), float(rewards.sum(dtype=np.float64))
+        if not math.isclose(total, summed, rel_tol=1e-3, abs_tol=1e-3):
+            archive.fail(f"'episode_return' is {total}, but the rewards sum to {summed:g}.")
         return Episode(
-            archive.path, archive.key(), shape[0], actions, executed, rewards.astype(np.float32), terminated, truncated, infos, meta
+            path=archive.path,
+            key=archive.key(),
+            num_frames=shape[0],
+            actions=actions,
+            executed_actions=executed,
+            rewards=rewards,
+            terminated=terminated,
+            truncated=truncated,
+            infos=check_infos(archive, steps) if described else [{}] * steps,
+            meta=check_meta(archive) if described else {"schema": None, **dict.fromkeys(ASSUMED)},
         )
 
 
@@ -338,9 +388,10 @@ def find_episodes(folder):
 
 def same_kind(episodes):
     """Pixels of two emulator backends or two ROMs, or buttons held for another time, do not belong into one training set."""
-    for episode in episodes:
+    described = [episode for episode in episodes if episode.is_described]
+    for episode in described:
+        first = described[0]
         for name in ("backend", "rom_sha1", "hold", "release"):
-            first = episodes[0]
             if episode.meta[name] != first.meta[name]:
                 raise EpisodeError(
                     f"{episode.path}: its {name} is {episode.meta[name]!r}, that of {first.path} is {first.meta[name]!r}: keep such data apart."
@@ -349,16 +400,31 @@ def same_kind(episodes):
 
 def load_episodes(folder, skip_bad=False):
     """→ all episodes of a folder. A bad one is an error, or with `skip_bad` a sentence."""
-    episodes = []
+    episodes, first = [], None
     for path in find_episodes(folder):
         try:
-            episodes.append(read_episode(path))
-            same_kind([episodes[0], episodes[-1]])
+            episode = read_episode(path)
+            same_kind([kept for kept in (first, episode) if kept is not None])
         except EpisodeError as error:
             if not skip_bad:
                 raise EpisodeError(f"{error} (--skip-bad-episodes goes on without such files.)") from None
-            episodes = [episode for episode in episodes if episode.path != path]
             print(f"Skipped: {error}", flush=True)
+            continue
+        episodes.append(episode)
+        first = first or (episode if episode.is_described else None)
     if not episodes:
         raise EpisodeError(f"No episode of {folder} can be used.")
+    undescribed = sum(not episode.is_described for episode in episodes)
+    if undescribed:
+        print(
+            f"{undescribed} of {len(episodes)} episodes in {folder} are in the public guide's format, without metadata. Taken for granted: "
+            f"buttons in the order {' '.join(ACTIONS)}, pressed as labelled, and emulator, ROM and timing of this run; 'dones' at the end "
+            "means that the game was finished.",
+            flush=True,
+        )
     return episodes
+
+
+def episodes_hash(episodes):
+    """→ of what is in them, in order: a run that goes on has to find the same"""
+    return hashlib.sha256("\n".join(episode.key for episode in episodes).encode()).hexdigest()[:16]

@@ -1,11 +1,11 @@
-"""What a game's RAM means: the quest's documented struct, and Emerald's flags and maps.
+"""What the quest's RAM means. emerald.py has the same for Emerald.
 
-A reader is made for an emulator and has `milestones` (names, in order), `reached()` → bits of those that RAM shows right now, and
-`info()` → what `info` of the environment adds. Bytes of both games are described in docs/pokemon_env.md.
+A reader is made for an emulator and has `milestones` (names, in order), `reached(before)` → bits of those that RAM shows right now,
+`reached_at_start()` → the same when an episode begins, and `info()` → what `info` of the environment adds. The quest's bytes are described
+in docs/pokemon_env.md.
 """
 
 import struct
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -42,67 +42,10 @@ KINDS = (
     *("orb_red", "orb_blue", "orb_green", "charm", "thorn"),
 )
 
-EMERALD_SHA1 = "f3ae088181bf583e55daf962a92bb46f4f1d07b7"
-EMERALD_SIZE = 16 * 1024 * 1024
-SAVE_BLOCK_1, SAVE_BLOCK_2 = 0x03005D8C, 0x03005D90
-FLAGS_AT, MONEY_AT, MONEY_KEY_AT = 0x1270, 0x490, 0xAC
-PARTY_COUNT, IN_BATTLE = 0x020244E9, 0x030026F9
-SYSTEM_FLAGS = 0x860
-EMERALD_MAPS = {
-    (0, 0): "PETALBURG_CITY",
-    (0, 3): "RUSTBORO_CITY",
-    (0, 9): "LITTLEROOT_TOWN",
-    (0, 10): "OLDALE_TOWN",
-    (0, 16): "ROUTE_101",
-    (0, 17): "ROUTE_102",
-    (0, 18): "ROUTE_103",
-    (0, 19): "ROUTE_104",
-    (1, 0): "BRENDANS_HOUSE_1F",
-    (1, 1): "BRENDANS_HOUSE_2F",
-    (1, 2): "MAYS_HOUSE_1F",
-    (1, 3): "MAYS_HOUSE_2F",
-    (1, 4): "PROFESSORS_LAB",
-    (8, 1): "PETALBURG_GYM",
-    (11, 3): "RUSTBORO_GYM",
-    (24, 11): "PETALBURG_WOODS",
-    (25, 40): "TRUCK",
-}
-
-
-@dataclass(frozen=True)
-class EmeraldRule:
-    """A milestone is reached when its flag is set or one of its maps has been entered, once `after` (another milestone) is."""
-
-    name: str
-    flag: int | None = None
-    maps: tuple = ()
-    after: str | None = None
-
-
-# Route 104 is one map on both sides of the woods: which side is told by whether the woods have been crossed.
-EMERALD_RULES = (
-    EmeraldRule("LITTLEROOT_TOWN", SYSTEM_FLAGS + 0xF, ((0, 9),)),
-    EmeraldRule("ROUTE_101", maps=((0, 16),)),
-    EmeraldRule("STARTER_CHOSEN", SYSTEM_FLAGS),
-    EmeraldRule("OLDALE_TOWN", SYSTEM_FLAGS + 0x10, ((0, 10),)),
-    EmeraldRule("RIVAL_BATTLE_WON", 0x82),
-    EmeraldRule("RECEIVED_POKEDEX", SYSTEM_FLAGS + 1),
-    EmeraldRule("ROUTE_102", maps=((0, 17),)),
-    EmeraldRule("PETALBURG_CITY", SYSTEM_FLAGS + 0x16, ((0, 0),)),
-    EmeraldRule("DAD_FIRST_MEETING", maps=((8, 1),)),
-    EmeraldRule("ROUTE_104_SOUTH", maps=((0, 19),)),
-    EmeraldRule("PETALBURG_WOODS", maps=((24, 11),)),
-    EmeraldRule("ROUTE_104_NORTH", maps=((0, 19),), after="PETALBURG_WOODS"),
-    EmeraldRule("RUSTBORO_CITY", SYSTEM_FLAGS + 0x19, ((0, 3),)),
-    EmeraldRule("RUSTBORO_GYM_ENTERED", maps=((11, 3),)),
-    EmeraldRule("ROXANNE_DEFEATED", SYSTEM_FLAGS + 7),
-)
-
-
 class QuestReader:
     game, milestones = "quest", QUEST_MILESTONES
 
-    def __init__(self, emulator):
+    def __init__(self, emulator, rom=b""):
         self.emulator = emulator
 
     def fields(self):
@@ -129,6 +72,9 @@ class QuestReader:
     def reached(self, before):
         return self.fields()["milestones"]
 
+    def reached_at_start(self):
+        return self.reached(0)
+
     def is_finished(self, bits):
         return bits == (1 << len(self.milestones)) - 1
 
@@ -153,63 +99,18 @@ class QuestReader:
         }
 
 
-class EmeraldReader:
-    game, milestones = "emerald", tuple(rule.name for rule in EMERALD_RULES)
-
-    def __init__(self, emulator):
-        self.emulator = emulator
-
-    def _pointer(self, at):
-        """Save blocks move about, so pointers are followed on every read; 0 or nonsense means that no game is loaded yet."""
-        address = int.from_bytes(self.emulator.read(at, 4), "little")
-        return address if EWRAM <= address <= EWRAM + 0x40000 - 0x3D88 else 0
-
-    def _location(self, block):
-        x, y, group, number = struct.unpack("<hhBB", self.emulator.read(block, 6))
-        return x, y, (group, number)
-
-    def reached(self, before):
-        block = self._pointer(SAVE_BLOCK_1)
-        if not block:
-            return before
-        flags, here = self.emulator.read(block + FLAGS_AT, 300), self._location(block)[2]
-        bits = before
-        for bit, rule in enumerate(EMERALD_RULES):
-            # "after" asks for an earlier moment than this one: leaving the woods is what makes Route 104 its northern half
-            allowed = rule.after is None or before >> self.milestones.index(rule.after) & 1
-            flagged = rule.flag is not None and flags[rule.flag // 8] >> rule.flag % 8 & 1
-            if allowed and (flagged or here in rule.maps):
-                bits |= 1 << bit
-        return bits
-
-    def is_finished(self, bits):
-        return bits == (1 << len(self.milestones)) - 1
-
-    def info(self):
-        block, keys = self._pointer(SAVE_BLOCK_1), self._pointer(SAVE_BLOCK_2)
-        if not block or not keys:
-            return {"player": {}, "map": "NOT_LOADED", "map_id": (-1, -1), "mode": "title"}
-        x, y, here = self._location(block)
-        money, key = (int.from_bytes(self.emulator.read(at, 4), "little") for at in (block + MONEY_AT, keys + MONEY_KEY_AT))
-        player = {"x": x, "y": y, "money": money ^ key, "party": self.emulator.read(PARTY_COUNT, 1)[0]}
-        in_battle = bool(self.emulator.read(IN_BATTLE, 1)[0] & 2)
-        return {
-            "player": player,
-            "map": EMERALD_MAPS.get(here, f"MAP_{here[0]}_{here[1]}"),
-            "map_id": here,
-            "mode": "battle" if in_battle else "walk",
-        }
-
-
 class UnknownReader:
     """Any other cartridge: it can be played and recorded, but nobody knows what its RAM means."""
 
     game, milestones = "unknown", ()
 
-    def __init__(self, emulator):
+    def __init__(self, emulator, rom=b""):
         pass
 
     def reached(self, before):
+        return 0
+
+    def reached_at_start(self):
         return 0
 
     def is_finished(self, bits):

@@ -36,7 +36,7 @@ void enter_map(int map, int from) {
 
 static void lose(void) {
   state.losses++;
-  if (state.max_hp < 80) state.max_hp += 10;  // whoever took the wrong orb gets there, too, only later
+  if (state.max_hp < 80) state.max_hp += 4;  // whoever took the wrong orb gets there, too, only much later
   state.hp = state.max_hp;
   enter_map(HOME, HOME);
   say("YOU WOKE UP AT HOME.", "YOUR FRIEND GREW STRONGER.");
