@@ -1,23 +1,32 @@
-"""Who may be asked what to do: the scripted expert, or any callable of one's own (`module:callable`), with a time-out.
+"""Who may be asked what to do: the scripted expert, any callable of one's own, one callable per milestone.
 
     expert = load_expert("scripted")                            # plays the quest, reads RAM
-    expert = load_expert("my_agents.llm:choose", timeout=60)    # choose(observation, info) → 0 … 9
-    expert.act(env, observation, info)
+    expert = load_expert("my_agents:choose", timeout=60)        # choose(observation, info) → 0 … 9
+    expert = load_expert("my_agents:Agent")                     # a class: one object per emulator; reset() at the start of an episode
+    expert = load_expert("milestones:my_agents")                # my_agents.route_101(observation, info) until ROUTE_101 is reached, and so on
+    answers = ask_all(experts, envs, observations, infos)       # all at once; an answer is an action or an ExpertError
 
-A class (`module:Class`) is instantiated once per emulator and may keep what it likes between calls; a method `reset()`, if there is one, is
-called at the start of each episode.
+Callables are asked in threads, those of all emulators at the same time: a language model that takes two seconds takes two seconds for all
+of them. One that does not answer in time is left behind. A callable with `cache_by_state = True` is asked once per screen and
+place: the answer is kept. A callable may count what it costs in a dict `cost` ({"tokens": 1200}); the sums are in the metrics.
 """
 
+import collections
 import concurrent.futures
+import hashlib
 import importlib
+import json
 import sys
 import threading
+import time
 from pathlib import Path
 
 from cleanrl_games.runtime.errors import BadInput
 
 from .env import ACTIONS
 from .expert import QuestExpert
+
+MAX_CACHED = 100_000
 
 
 class ExpertError(RuntimeError):
@@ -29,12 +38,34 @@ class Scripted:
 
     def __init__(self):
         self.expert = QuestExpert()
+        self.cost = {}
 
     def reset(self):
         pass
 
+    def ask(self, env, observation, info):
+        """→ a function that waits until a moment (time.monotonic) and gives the action"""
+        action = self.expert.act(env)
+        return lambda deadline: action
+
     def act(self, env, observation, info):
         return self.expert.act(env)
+
+
+def check_action(name, action):
+    try:
+        is_action = int(action) == action and 0 <= action < len(ACTIONS)
+    except (TypeError, ValueError):
+        is_action = False
+    if not is_action:
+        raise ExpertError(f"The expert {name} answered {action!r}; an action is a whole number from 0 to {len(ACTIONS) - 1}.")
+    return int(action)
+
+
+def state_key(observation, info):
+    """→ the screen, the place and what has been reached, as text; steps and the like do not count"""
+    place = json.dumps([info.get(name) for name in ("map_id", "player", "mode", "milestones_reached")], default=str)
+    return hashlib.sha1(observation.tobytes() + place.encode()).hexdigest()
 
 
 class Called:
@@ -43,48 +74,125 @@ class Called:
     def __init__(self, name, function, timeout):
         self.name, self.timeout = name, timeout
         self.function = function() if isinstance(function, type) else function
+        self.answers = collections.OrderedDict() if getattr(self.function, "cache_by_state", False) else None
+        self.requests, self.cached = 0, 0
+
+    @property
+    def cost(self):
+        """→ sums so far: requests, answers out of the cache, and what the callable itself counts"""
+        counted = getattr(self.function, "cost", None)
+        return {"requests": self.requests, "cached": self.cached, **(counted if isinstance(counted, dict) else {})}
 
     def reset(self):
         if hasattr(self.function, "reset"):
             self.function.reset()
 
-    def act(self, env, observation, info):
+    def ask(self, env, observation, info):
+        key = state_key(observation, info) if self.answers is not None else None
+        if key is not None and key in self.answers:
+            self.cached += 1
+            self.answers.move_to_end(key)
+            action = self.answers[key]
+            return lambda deadline: action
+        self.requests += 1
         answer = concurrent.futures.Future()
 
-        def ask():
+        def run():
             try:
                 answer.set_result(self.function(observation, info))
             except BaseException as error:  # whatever it was, it happened in their code and is reported as theirs
                 answer.set_exception(error)
 
-        threading.Thread(target=ask, daemon=True).start()
+        threading.Thread(target=run, daemon=True).start()
+        return lambda deadline: self._wait(answer, deadline, key)
+
+    def _wait(self, answer, deadline, key):
         try:
-            action = answer.result(self.timeout)
+            action = answer.result(max(deadline - time.monotonic(), 0.0))
         except concurrent.futures.TimeoutError:
             if not answer.done():
                 raise ExpertError(f"The expert {self.name} gave no answer within {self.timeout:g} s (--expert-timeout).") from None
             raise ExpertError(f"The expert {self.name} failed: {answer.exception()!r}") from answer.exception()
         except Exception as error:
             raise ExpertError(f"The expert {self.name} failed: {type(error).__name__}: {error}") from error
+        action = check_action(self.name, action)
+        if key is not None:
+            self.answers[key] = action
+            if len(self.answers) > MAX_CACHED:
+                self.answers.popitem(last=False)
+        return action
+
+    def act(self, env, observation, info):
+        return self.ask(env, observation, info)(time.monotonic() + self.timeout)
+
+
+class PerMilestone:
+    """A module with a function per milestone, named like it in small letters; `default` for those without one."""
+
+    def __init__(self, name, timeout):
+        self.name, module = name, import_module(name)
+        functions = {key: value for key, value in vars(module).items() if callable(value) and not key.startswith("_")}
+        self.experts = {key: Called(f"{name}:{key}", function, timeout) for key, function in functions.items()}
+        self.timeout = timeout
+
+    @property
+    def cost(self):
+        totals = collections.Counter()
+        for expert in self.experts.values():
+            totals.update(expert.cost)
+        return dict(totals)
+
+    def reset(self):
+        for expert in self.experts.values():
+            expert.reset()
+
+    def _next(self, info):
+        goal = next((name.lower() for name, reached in info["milestones"].items() if not reached), "default")
+        expert = self.experts.get(goal, self.experts.get("default"))
+        if expert is None:
+            raise ExpertError(f"The module {self.name} has neither {goal!r} nor 'default': write the one that is missing.")
+        return expert
+
+    def ask(self, env, observation, info):
+        return self._next(info).ask(env, observation, info)
+
+    def act(self, env, observation, info):
+        return self._next(info).act(env, observation, info)
+
+
+def ask_all(experts, envs, observations, infos, timeout=60.0):
+    """→ for each an action, or the ExpertError that says why there is none. All are asked before any is waited for, and one bound on
+    waiting holds for all of them together."""
+    deadline, waiting = time.monotonic() + timeout, []
+    for expert, env, observation, info in zip(experts, envs, observations, infos):
         try:
-            is_action = int(action) == action and 0 <= action < len(ACTIONS)
-        except (TypeError, ValueError):
-            is_action = False
-        if not is_action:
-            raise ExpertError(f"The expert {self.name} answered {action!r}; an action is a whole number from 0 to {len(ACTIONS) - 1}.")
-        return int(action)
+            waiting.append(expert.ask(env, observation, info))
+        except ExpertError as error:
+            waiting.append(error)
+    answers = []
+    for wait in waiting:
+        try:
+            answers.append(wait if isinstance(wait, ExpertError) else wait(deadline))
+        except ExpertError as error:
+            answers.append(error)
+    return answers
 
 
-def find_callable(spec):
-    """'module:callable' → the object, also from the folder one is in"""
-    module, _, name = spec.partition(":")
+def import_module(name, spec=None):
+    """A module, also from the folder one is in"""
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        found = importlib.import_module(module)
+        return importlib.import_module(name)
     except ImportError as error:
-        raise BadInput(f"The expert {spec} cannot be imported: {error}. Give module:callable, importable from here.") from None
+        raise BadInput(f"The expert {spec or name} cannot be imported: {error}. Give module:callable, importable from here.") from None
+
+
+def find_callable(spec):
+    """'module:callable' → the object"""
+    module, _, name = spec.partition(":")
+    found = import_module(module, spec)
     for part in name.split("."):
         if not hasattr(found, part):
             raise BadInput(f"The module {module} has no {name!r}: give module:callable.")
@@ -98,7 +206,10 @@ def load_expert(spec, timeout=60.0):
     if spec == "scripted":
         return Scripted()
     if ":" not in spec:
-        raise BadInput(f"There is no expert {spec!r}: give scripted or module:callable.")
+        raise BadInput(f"There is no expert {spec!r}: give scripted, module:callable or milestones:module.")
+    kind, _, name = spec.partition(":")
+    if kind == "milestones":
+        return PerMilestone(name, timeout)
     return Called(spec, find_callable(spec), timeout)
 
 
