@@ -1,10 +1,13 @@
 """bc_pokemon_impala.py: its maths against cases computed by hand, its actor's bookkeeping, and runs as a user starts them."""
 
+import functools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +16,9 @@ import torch
 
 from cleanrl_games import bc_pokemon_impala as script
 from cleanrl_games.envs.pokemon import PokemonEnv, QuestExpert, cache
-from cleanrl_games.envs.pokemon.workers import Workers
+from cleanrl_games.envs.pokemon.episodes import load_episodes
 from cleanrl_games.runtime.checkpoints import load_checkpoint
+from cleanrl_games.runtime.errors import BadInput, RunFailed
 
 ROOT = Path(__file__).resolve().parents[1]
 torch.set_num_threads(1)  # a second thread costs more than it gives on networks this small, the more so on a busy machine
@@ -38,18 +42,8 @@ def metrics_of(folder):
     return [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
 
 
-def job(kind, worlds, **changes):
-    return {
-        "kind": kind,
-        "worlds": worlds,
-        "seed": [1, 1],
-        "beta": 0.0,
-        "noise": 0.0,
-        "weights": None,
-        "segment": "",
-        "video": "",
-        **changes,
-    }
+def job(kind, starts, **changes):
+    return script.Job(kind, starts, **{"seed": [1, 1], **changes})
 
 
 @pytest.fixture(scope="module")
@@ -82,9 +76,119 @@ def test_margin_loss_by_hand():
     assert script.margin_loss(q, labels, 0.8).tolist() == pytest.approx([0.0, 3.8 - 2.0, 5.3 - 5.0])
 
 
-def test_mixing_falls_with_the_rounds():
-    assert [script.mixing(0.5, number) for number in (1, 2, 3)] == [0.5, 0.25, 0.125]
-    assert script.mixing(0.0, 1) == 0.0
+def test_mixing_falls_with_the_rounds_or_with_agreement():
+    assert [script.mixing("rounds", 0.5, number, 0.9) for number in (1, 2, 3)] == [0.5, 0.25, 0.125]
+    assert script.mixing("rounds", 0.0, 1, 0.0) == 0.0
+    shares = [script.mixing("agreement", 0.8, number, agreement) for number, agreement in ((1, 0.0), (2, 0.5), (3, 0.9), (4, 1.0))]
+    assert shares == pytest.approx([0.8, 0.4, 0.08, 0.0])
+
+
+def test_distill_coefficient_by_hand():
+    assert [script.distill_coefficient(student, 13.0) for student in (0.0, 6.5, 13.0, 14.0)] == [1.0, 0.5, 0.0, 0.0]
+    assert script.distill_coefficient(3.0, 0.0) == 1.0, "before the expert has been measured"
+
+
+def test_bc_loss_by_hand():
+    outputs = torch.tensor([[0.0, 0.0], [np.log(3.0), 0.0]])
+    loss = script.bc_loss(outputs, torch.tensor([0, 0]))
+    assert float(loss.total) == pytest.approx((np.log(2) - np.log(0.75)) / 2) and loss.errors.tolist() == pytest.approx([0.5, 0.25])
+    better = script.bc_loss(torch.tensor([[2.0, 0.0], [2.0, 0.0]]), torch.tensor([0, 0]))
+    assert better.total < loss.total and float(better.accuracy) == 1.0, "the more of the label, the smaller"
+
+
+def dqn(q, targets, known=None, played=None, labels=None, importance=None, distill=1.0, **settings):
+    count = len(q)
+    args = script.Args(algo="dqn_bc", demo_loss="margin", **settings)
+    return script.dqn_loss(
+        args,
+        q=torch.tensor(q),
+        targets=torch.tensor(targets),
+        known=torch.tensor(known or [True] * count),
+        played=torch.tensor(played or [0] * count),
+        labels=torch.tensor(labels or [0] * count),
+        importance=torch.tensor(importance or [1.0] * count),
+        distill=distill,
+    )
+
+
+def test_dqn_loss_by_hand():
+    """Huber: e²/2 up to 1, |e| - 1/2 beyond. The TD error is about the button pressed, the margin about the expert's."""
+    loss = dqn([[2.0, 0.0], [0.0, 5.0]], [1.5, 2.0], played=[0, 1], labels=[0, 0], margin=1.0)
+    td, demo = ((0.5**2) / 2 + (3.0 - 0.5)) / 2, (0.0 + (6.0 - 0.0)) / 2
+    assert float(loss.parts["td_loss"]) == pytest.approx(td) and float(loss.parts["demo_loss"]) == pytest.approx(demo)
+    assert float(loss.total) == pytest.approx(td + demo) and loss.errors.tolist() == pytest.approx([0.5, 3.0])
+    assert float(loss.parts["q_values"]) == 3.5 and float(loss.parts["q_values_std"]) == pytest.approx(np.std([2.0, 5.0], ddof=1))
+
+
+def test_dqn_loss_weighs_its_parts():
+    arguments = {"q": [[2.0, 0.0], [0.0, 5.0]], "targets": [1.5, 2.0], "played": [0, 1], "labels": [0, 0], "margin": 1.0}
+    td = float(dqn(**arguments).parts["td_loss"])
+    assert float(dqn(**arguments, demo_weight=0.0).total) == pytest.approx(td)
+    assert float(dqn(**arguments, distill=0.5).total) == pytest.approx(td + 0.5 * 3.0), "the coefficient weighs the demonstrations only"
+    unknown = dqn(**arguments, known=[True, False], demo_weight=0.0)
+    assert float(unknown.total) == pytest.approx(0.125 / 2) and unknown.errors.tolist() == pytest.approx([0.5, 0.0])
+    weighed = dqn(**arguments, importance=[1.0, 0.0])
+    assert float(weighed.total) == pytest.approx(0.125 / 2)
+
+
+def test_gradients_point_the_right_way():
+    """A step of each loss raises what it should: the label's logit, the Q-value towards its target."""
+    torch.manual_seed(0)
+    for algo in ("bc", "dqn_bc"):
+        layer = torch.nn.Linear(3, 2, bias=False)
+        optimizer, scaler = torch.optim.SGD(layer.parameters(), lr=0.1), torch.amp.GradScaler("cpu", enabled=False)
+        x, labels = torch.ones(4, 3), torch.zeros(4, dtype=torch.long)
+
+        def loss_of(outputs, algo=algo, labels=labels):
+            if algo == "bc":
+                return script.bc_loss(outputs, labels).total
+            every = torch.ones(4, dtype=torch.bool)
+            args = script.Args(algo="dqn_bc", demo_weight=0.0)
+            return script.dqn_loss(args, outputs, torch.full((4,), 9.0), every, labels, labels, torch.ones(4), 1.0).total
+
+        before = layer(x)[0, 0].item()
+        norm = script.gradient_step(layer, optimizer, scaler, loss_of(layer(x)), max_grad_norm=100.0)
+        assert layer(x)[0, 0].item() > before and norm > 0
+
+
+def test_gradients_are_clipped():
+    layer = torch.nn.Linear(3, 1, bias=False)
+    before = layer.weight.detach().clone()
+    optimizer, scaler = torch.optim.SGD(layer.parameters(), lr=1.0), torch.amp.GradScaler("cpu", enabled=False)
+    norm = script.gradient_step(layer, optimizer, scaler, 1000 * layer(torch.ones(1, 3)).sum(), max_grad_norm=0.5)
+    assert float(norm) > 100 and float((layer.weight - before).detach().norm()) == pytest.approx(0.5, rel=1e-3)
+
+
+def test_target_network_moves_when_it_should():
+    args = script.Args(algo="dqn_bc", target_network_frequency=3)
+    agent, target = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    for update, expected in ((1, False), (2, False), (3, True), (4, True)):
+        script.move_target(args, agent, target, update)
+        assert torch.equal(agent.weight, target.weight) == expected, update
+    agent.weight.data += 1.0
+    script.move_target(args, agent, target, 5)
+    assert not torch.equal(agent.weight, target.weight)
+    script.move_target(script.Args(algo="bc", target_network_frequency=1), agent, target, 6)
+    assert not torch.equal(agent.weight, target.weight), "cloning has no target network"
+
+
+def test_terminated_is_worth_nothing_more_and_truncated_is():
+    """Through the data: the last step of an episode with an end, and of one that was cut with and without its last picture"""
+    args = script.Args(algo="dqn_bc", gamma=0.5, hidden_dim=8, demo_weight=0.0)
+    data = fill(args, [2, 2])
+    data.columns["terminated"][:] = [False, True, False, False]
+    data.columns["rewards"][:] = 1.0
+
+    def constant(value):
+        return lambda obs: torch.full((len(obs), 10), value)
+
+    networks = {"forward": constant(4.0), "target": constant(6.0)}
+    context = functools.partial(torch.autocast, "cpu", enabled=False)
+    loss = script.batch_loss(args, data, np.arange(4), None, networks, torch.device("cpu"), context, 1.0)
+    assert loss.errors.tolist() == pytest.approx([4 - (1 + 3), 4 - 1, 4 - (1 + 3), 4 - (1 + 3)])
+    data.columns["has_next"][3] = False
+    loss = script.batch_loss(args, data, np.arange(4), None, networks, torch.device("cpu"), context, 1.0)
+    assert loss.errors[3] == 0.0, "nothing to bootstrap from"
 
 
 def test_priorities_draw_by_error_and_weights_make_up_for_it():
@@ -117,6 +221,34 @@ def test_network_is_the_one_of_the_plan():
     other = script.Agent(2, 16)
     script.from_flat(other, script.to_flat(agent))
     assert torch.equal(other(obs), agent(obs))
+
+
+def test_recurrent_play_sees_what_training_sees():
+    """A GRU at play, one picture after the other, gives what it gives on the same window in training; older pictures do not count."""
+    torch.manual_seed(0)
+    agent = script.Agent(1, 16, recurrent=3).eval()
+    torch.nn.init.normal_(agent.head.weight)
+    frames = np.random.default_rng(0).integers(0, 256, (5, 84, 84, 3), dtype=np.uint8)
+    memory = script.Memory(agent)
+    for last, frame in enumerate(frames):
+        memory.see(frame)
+        _, outputs = script.choose_actions(agent, [memory], deterministic=True)
+        window = torch.from_numpy(frames[max(last - 2, 0) : last + 1])[None, :, None]
+        with torch.no_grad():
+            assert torch.allclose(outputs[0], agent(window)[0, -1], atol=1e-5), last
+
+
+def test_choosing_is_sampling_or_the_best():
+    agent = script.Agent(1, 16)
+    torch.nn.init.zeros_(agent.head.weight)
+    agent.head.bias.data[:] = torch.tensor([0.0, 2.0] + [-50.0] * 8)
+    memories = [script.Memory(agent) for _ in range(400)]
+    for memory in memories:
+        memory.see(np.zeros((84, 84, 3), np.uint8))
+    assert set(script.choose_actions(agent, memories[:3], deterministic=True)[0]) == {1}
+    for temperature, share in ((1.0, 1 / (1 + np.exp(2))), (4.0, 1 / (1 + np.exp(0.5)))):
+        actions, _ = script.choose_actions(agent, memories, temperature, torch.Generator().manual_seed(1))
+        assert np.mean(np.array(actions) == 0) == pytest.approx(share, abs=0.06)
 
 
 # ----------------------------------------------------------------------------------------------------------------- data
@@ -172,10 +304,10 @@ def test_dagger_mixes_and_labels_every_state(actor, tmp_path):
     """The expert's share of the buttons is beta, its answer is the label of every state, and the segment holds what was seen."""
     path = str(tmp_path / "00001")
     result = actor.play(job("dagger", [3, 7, 11], beta=0.5, segment=path))
-    assert [episode["length"] for episode in result["episodes"]] == [40] * 3
+    assert [episode.length for episode in result.episodes] == [40] * 3
     data = script.Demonstrations(script.Args())
     data.frames = cache.Frames(84)
-    assert data.add_segment(path) == 120 and data.segments == ["00001"]
+    assert data.add_segment(path) == 120 and [entry["name"] for entry in data.segments] == ["00001"]
     labels, executed = data.columns["actions"], data.columns["executed_actions"]
     # of the steps the student took, some agree by chance
     assert 0.35 < (labels == executed).mean() < 0.8
@@ -204,53 +336,156 @@ def test_beta_one_is_the_expert_and_beta_zero_the_student(actor, tmp_path):
 def test_a_job_repeats_to_the_bit_and_argmax_needs_no_dice(actor):
     first, second = (actor.play(job("sampled", [3, 7, 11])) for _ in range(2))
     other = actor.play(job("sampled", [3, 7, 11], seed=[1, 2]))
-    assert first["value"] == second["value"] != other["value"]
-    assert actor.play(job("argmax", [3]))["value"] == actor.play(job("argmax", [3], seed=[9, 9]))["value"]
+    assert first.value == second.value != other.value
+    assert actor.play(job("argmax", [3])).value == actor.play(job("argmax", [3], seed=[9, 9])).value
 
 
 class Dies:
-    """Takes its process with it, the first time it is asked for"""
+    """Takes its process with it when it is told to"""
 
     def __init__(self, folder, index):
-        self.folder = Path(folder)
+        self.folder = Path(folder.name)
 
     def play(self, job):
+        if job == "refuse":
+            raise BadInput("a setting that cannot be")
         if job == "fail":
             raise ValueError("a fault of ours")
-        if job == "die" and not (self.folder / "died").exists():
+        if job == "die" or (job == "die once" and not (self.folder / "died").exists()):
             (self.folder / "died").touch()
             os.kill(os.getpid(), signal.SIGKILL)
         return f"{job} done"
 
 
-def test_workers_come_back_from_the_dead_but_not_from_a_fault(tmp_path, capsys):
-    workers = Workers(1, Dies, str(tmp_path))
+@pytest.fixture
+def processes(tmp_path):
+    made = script.ActorProcesses(1, Dies, types.SimpleNamespace(name=str(tmp_path), debug=False))
+    yield made
+    made.close()
+
+
+def drain(processes):
     found = []
-    try:
-        for name in ("first", "die", "die", "last"):
-            workers.submit(name)
-        while workers.pending:
-            found += workers.poll(1.0)
-        assert found == [("first", "first done"), ("die", None), ("die", "die done"), ("last", "last done")]
-        assert capsys.readouterr().out.count("died with exit code -9") == 1
-        workers.submit("fail")
-        with pytest.raises(RuntimeError, match="a fault of ours"):
-            while True:
-                workers.poll(1.0)
-    finally:
-        workers.close()
+    while processes.pending:
+        found += processes.poll(1.0)
+    return found
+
+
+def test_a_killed_actor_is_replaced_and_reported(processes, capsys):
+    for name in ("first", "die once", "die once", "last"):
+        processes.submit(name)
+    assert drain(processes) == [("first", "first done"), ("die once", None), ("die once", "die once done"), ("last", "last done")]
+    assert "Actor process 0 died (pid " in (said := capsys.readouterr().out) and "exit code -9): a new one takes its place." in said
+
+
+def test_three_deaths_within_a_minute_end_the_run(processes, capsys):
+    for name in ("die", "fail", "die"):
+        processes.submit(name)
+    with pytest.raises(RunFailed, match="Three actor processes died within a minute"):
+        drain(processes)
+    assert "(ValueError: a fault of ours)" in capsys.readouterr().out
+
+
+def test_bad_input_of_an_actor_ends_the_run_at_once(processes):
+    processes.submit("refuse")
+    with pytest.raises(BadInput, match="a setting that cannot be"):
+        drain(processes)
+
+
+def played(start, milestones, success, length, at_start=0):
+    names = dict(zip(("ONE", "TWO", "THREE"), milestones))
+    return script.Played(start, names, at_start, length, float(sum(milestones) - at_start), success)
 
 
 def test_summary_of_an_evaluation():
-    names = ["ONE", "TWO"]
-    episodes = [
-        {"milestones": [True, True], "names": names, "success": True, "return": 2.0, "length": 10},
-        {"milestones": [True, False], "names": names, "success": False, "return": 1.0, "length": 30},
-    ]
+    episodes = [played(192, [True, True], True, 10), played(193, [True, False], False, 30)]
     metrics = script.summarise("sampled", episodes, 2.0)
     assert metrics["eval/sampled_success"] == 0.5 and metrics["eval/sampled_milestones"] == 1.5 and metrics["eval/sampled_length"] == 20
     assert metrics["eval/sampled_milestones_of_expert"] == 0.75 and metrics["milestones/sampled_TWO"] == 0.5
     assert metrics["eval/sampled_success_low"] < 0.5 < metrics["eval/sampled_success_high"]
+    assert not any(name.startswith("splits/") for name in metrics), "worlds of the quest are no splits"
+
+
+def test_summary_by_split():
+    episodes = [
+        played("01_ONE", [True, True, True], True, 5, at_start=1),
+        played("01_ONE", [True, False, False], False, 5, at_start=1),
+        played("02_TWO", [True, True, True], True, 5, at_start=2),
+    ]
+    metrics = script.summarise("argmax", episodes)
+    assert metrics["splits/argmax_01_ONE_milestones"] == 1.0 and metrics["splits/argmax_01_ONE_next"] == 0.5
+    assert metrics["splits/argmax_02_TWO_milestones"] == 1.0 and metrics["splits/argmax_02_TWO_next"] == 1.0
+
+
+def test_old_rounds_are_deleted_when_the_disk_is_full_enough(actor, tmp_path):
+    data, priorities = script.Demonstrations(script.Args()), script.Priorities()
+    for number in range(3):
+        actor.play(job("dagger", [3 + number], segment=str(tmp_path / f"{number}"), seed=[1, number]))
+        data.add_segment(tmp_path / f"{number}")
+    priorities.grow(len(data))
+    priorities.values = np.arange(len(data), dtype=float)
+    size = data.segments[0]["bytes"]
+    assert data.drop_oldest(tmp_path, 0) is None and data.drop_oldest(tmp_path, 3 * size) is None
+    before = data.observations(np.array([50]))
+    kept = data.drop_oldest(tmp_path, 2 * size)
+    priorities.keep(kept)
+    assert [entry["name"] for entry in data.segments] == ["1", "2"] and len(data) == 80 and not (tmp_path / "0.bin").exists()
+    assert torch.equal(data.observations(np.array([10])), before) and priorities.values[0] == 40
+    assert data.drop_oldest(tmp_path, 1) is not None and [entry["name"] for entry in data.segments] == ["2"], "the newest stays"
+
+
+def test_windows_of_a_gru_stay_in_their_episode():
+    data = fill(script.Args(recurrent=3), [3, 2])
+    steps, real = data.windows(np.array([0, 2, 3, 4]))
+    assert steps.tolist() == [[0, 0, 0], [0, 1, 2], [3, 3, 3], [3, 4, 4]]
+    assert real.tolist() == [[True, False, False], [True] * 3, [True, False, False], [True, True, False]]
+
+
+def test_recurrent_loss_counts_real_steps_only():
+    """Outputs that say how long the window is: the label is 0 everywhere, so the loss is known"""
+    args = script.Args(recurrent=3)
+    data = fill(args, [3, 2])
+
+    def forward(obs):
+        outputs = torch.zeros(*obs.shape[:2], 10)
+        outputs[..., 0] = torch.tensor([0.0, 1.0, 100.0])
+        return outputs
+
+    context = functools.partial(torch.autocast, "cpu", enabled=False)
+    loss = script.batch_loss(args, data, np.array([2, 4]), None, {"forward": forward}, torch.device("cpu"), context, 1.0)
+    first, second = np.log(10), np.log(9 + np.e) - 1
+    assert float(loss.total) == pytest.approx((2 * first + 2 * second + 0.0) / 5, abs=1e-5)
+    assert loss.errors.tolist() == pytest.approx([0.0, 1 - np.e / (9 + np.e)], abs=1e-5), "the last step of each window"
+
+
+# ------------------------------------------------------------------------------------------- agreement of data and game
+
+
+def test_timing_is_what_the_episodes_say():
+    episodes = load_episodes(ROOT / "expert_data" / "pokemon_quest")
+    assert script.timing_of(episodes) == "6/3" and script.timing_of([]) == ""
+    assert script.parse_timing("6/3") == (6, 3) and script.parse_timing("fast") == "fast" and script.parse_timing("") is None
+    for text in ("6", "6/0", "a/b", "-1/3", "quick"):
+        with pytest.raises(BadInput, match="--timing should be"):
+            script.parse_timing(text)
+
+
+def test_differences_between_data_and_game_are_said():
+    episodes = load_episodes(ROOT / "expert_data" / "pokemon_quest")
+    env = script.make_env(script.Args(timing="normal", compass="path"))
+    sentences = script.differences(env, episodes)
+    env.close()
+    assert len(sentences) == 2 and "timing 6/3, this run plays with 10/8" in sentences[0] and "compass none" in sentences[1]
+    env = script.make_env(script.Args())
+    assert script.differences(env, episodes) == [] and script.differences(env, []) == []
+    env.close()
+
+
+def test_starts_of_the_quest_are_split():
+    env = script.make_env(script.Args())
+    train, evaluation = script.find_starts(script.Args(held_out_worlds=56), env)
+    assert train == list(range(200)) and evaluation == list(range(200, 256))
+    env.close()
 
 
 # ----------------------------------------------------------------------------------------------------------------- runs
@@ -277,7 +512,11 @@ def test_resume_goes_on_as_if_nothing_had_happened(tmp_path):
     finish(start(tmp_path / "parts", "--resume", tmp_path / "parts", "--total-training-steps", 8))
     finish(whole)
     first, second = (load_checkpoint(tmp_path / name) for name in ("whole", "parts"))
-    assert first["progress"][0] == second["progress"][0] == 8 and first["segments"] == second["segments"] and len(first["segments"]) == 3
+    assert (
+        first["state"]["update"] == second["state"]["update"] == 8
+        and first["segments"] == second["segments"]
+        and len(first["segments"]) == 3
+    )
     for name in ("agent", "target"):
         assert all(torch.equal(tensor, second[name][key]) for key, tensor in first[name].items())
     assert torch.equal(first["priorities"], second["priorities"])
@@ -319,11 +558,49 @@ def test_ctrl_c_leaves_a_checkpoint(tmp_path):
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 0 and "Stopping after this update" in output
-    assert load_checkpoint(tmp_path / "run")["progress"][0] >= 1
+    assert load_checkpoint(tmp_path / "run")["state"]["update"] >= 1
 
 
-def test_wrong_settings_are_sentences(tmp_path):
-    output = finish(start(tmp_path / "a", "--expert-data-dir", tmp_path / "nowhere"), code=1)
-    assert "There is no folder" in output and "Traceback" not in output
-    output = finish(start(tmp_path / "b", "--expert-data-dir", ""), code=1)
-    assert "There is nothing to learn from" in output
+def test_ctrl_c_ends_the_last_evaluation(tmp_path):
+    """The first one, while hours of play are left"""
+    process = start(tmp_path / "run", "--total-training-steps", 1, "--final-eval-episodes", 100_000, "--max-steps", 40)
+    for line in process.stdout:
+        if "last evaluation: 2 of" in line:
+            break
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0 and "Checkpoint and model are in" in output
+    assert metrics_of(tmp_path / "run")[-1]["eval/sampled_success_n"] >= 2, "what has been played counts"
+
+
+def test_last_evaluation_keeps_to_the_time(tmp_path):
+    flags = ["--total-training-steps", 100_000, "--max-minutes", 0.1, "--final-eval-episodes", 100_000, "--max-steps", 40]
+    output = finish(start(tmp_path / "run", *flags))
+    assert "--max-minutes is over" in output and metrics_of(tmp_path / "run")[-1]["eval/sampled_success_n"] >= 2
+
+
+def test_resume_notices_other_episodes(tmp_path):
+    shutil.copytree(ROOT / "expert_data" / "pokemon_quest", tmp_path / "data")
+    flags = ["--num-workers", 0, "--final-eval-episodes", 0, "--eval-episodes", 1]
+    finish(start(tmp_path / "run", *flags, "--expert-data-dir", tmp_path / "data", "--total-training-steps", 2))
+    (tmp_path / "data" / "episode_0003.npz").unlink()
+    before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.is_file()}
+    output = finish(start(None, "--resume", tmp_path / "run", "--total-training-steps", 4), code=2)
+    assert "are not those that the run" in output and "Traceback" not in output
+    assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.is_file()} == before, "nothing was written"
+
+
+@pytest.mark.parametrize(
+    "flags, sentence",
+    [
+        (["--expert-data-dir", "nowhere"], "There is no folder"),
+        (["--expert-data-dir", ""], "There is nothing to learn from"),
+        (["--timing", "quick"], "--timing should be one of fast, normal, slow"),
+        (["--recurrent", "4", "--algo", "dqn_bc"], "--recurrent is for --algo bc"),
+        (["--start-states", "nowhere"], "A start state is for a cartridge of your own"),
+        (["--held-out-worlds", "256"], "--held-out-worlds should leave worlds on both sides"),
+    ],
+)
+def test_wrong_settings_are_sentences(tmp_path, flags, sentence):
+    output = finish(start(tmp_path / "run", *flags), code=2)
+    assert sentence in output and "Traceback" not in output and not (tmp_path / "run").exists()

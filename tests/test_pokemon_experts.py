@@ -98,7 +98,7 @@ def test_one_function_per_milestone(tmp_path, monkeypatch):
 class StandIn(http.server.BaseHTTPRequestHandler):
     """An OpenAI-compatible server that always answers with the same words"""
 
-    answer, seen = "I press UP.", []  # noqa: RUF012
+    answer, seen = "I press UP.", []
 
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

@@ -96,7 +96,7 @@ def test_expert_recovers_from_chance(env):
 
 @pytest.mark.parametrize("quest_seed", [0, 7])
 def test_no_orb_is_a_dead_end(quest_seed):
-    """The two orbs that the top bar does not name: much harder, but every defeat makes one's friend stronger."""
+    """The two orbs that the top bar does not name: much harder, but every defeat makes such a friend stronger."""
     made, player = PokemonEnv(max_steps=4000), QuestExpert()
     for wrong in (1, 2):
         _, info = made.reset(options={"quest_seed": quest_seed})
@@ -148,7 +148,7 @@ def fight(env, quest_seed, until):
 
 def choose(env, wanted):
     """Moves the cursor to an entry of the menu and takes it."""
-    while (wrong := env.reader.fields()["cursor"] ^ wanted):
+    while wrong := env.reader.fields()["cursor"] ^ wanted:
         press(env, "DOWN" if wrong & 2 else "RIGHT")
     press(env, "A")
 

@@ -82,10 +82,11 @@ def through_core(env, state, actions, press):
 def train(folder, updates):
     """The script for so many updates → seconds of the processor, samples per second as it logged them"""
     before, run_dir = resource.getrusage(resource.RUSAGE_CHILDREN), Path(tempfile.mkdtemp(dir=folder)) / "run"
-    words = [sys.executable, "cleanrl_games/bc_pokemon_impala.py", "--run-dir", run_dir, "--cache-dir", folder / "cache"]
+    words = [sys.executable, "cleanrl_games/bc_pokemon_impala.py", "--run-dir", run_dir]
     words += ["--num-workers", 0, "--num-emulators", 1, "--batch-size", BATCH, "--total-training-steps", updates, "--log-frequency", 20]
     words += ["--eval-frequency", 0, "--eval-episodes", 1, "--final-eval-episodes", 0, "--max-steps", 5, "--validation-fraction", 0]
-    subprocess.run([str(word) for word in words], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    own_cache = {**os.environ, "CLEANRL_GAMES_CACHE": str(folder / "cache")}
+    subprocess.run([str(word) for word in words], cwd=ROOT, check=True, stdout=subprocess.DEVNULL, env=own_cache)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

@@ -29,7 +29,8 @@ from cleanrl_games.envs.pokemon.cache import progress_bar
 from cleanrl_games.envs.pokemon.episodes import EpisodeError, Recording, describe, find_episodes, read_episode, read_frames, write_episode
 from cleanrl_games.envs.pokemon.experts import ExpertError, Noise, load_expert
 from cleanrl_games.envs.pokemon.minari_data import export_episodes, import_episodes
-from cleanrl_games.envs.pokemon.workers import Workers
+from cleanrl_games.runtime.errors import BadInput, RunFailed, end_in_sentences, first_line
+from cleanrl_games.tools import models
 
 # the keys of most GBA emulators
 HUMAN_KEYS = {
@@ -74,6 +75,12 @@ class Args:
     """run the script.py beside a model when no script of this repository has its hash"""
     keep_unfinished: bool = False
     """human: Esc keeps the episode so far, as truncated"""
+    compass: Literal["none", "bearing", "path"] = "none"
+    """the quest's needle"""
+    start_states: str = ""
+    """a folder of save states (*.state); each episode starts from one of them, in turn"""
+    debug: bool = False
+    """show the traceback of what goes wrong, of emulator processes too"""
     compression: int = 1
     """of the files, 1 (fast) to 9 (small)"""
     replay: str = ""
@@ -85,9 +92,18 @@ class Args:
 
 
 def make_env(args):
-    return PokemonEnv(
-        args.rom_path or None, args.timing or None, args.max_steps, start_state=args.start_state or None, backend=args.backend
-    )
+    try:
+        return PokemonEnv(
+            args.rom_path or None,
+            args.timing or None,
+            args.max_steps,
+            start_state=args.start_state or None,
+            start_states=args.start_states or None,
+            backend=args.backend,
+            compass=args.compass,
+        )
+    except (ValueError, OSError) as error:
+        raise BadInput(str(error)) from None
 
 
 def parse_worlds(text):
@@ -96,10 +112,10 @@ def parse_worlds(text):
     for part in text.split(","):
         found = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
         if not found:
-            raise SystemExit(f"--worlds should be like 0-191 or 3,7,9, found {text!r}.")
+            raise BadInput(f"--worlds should be like 0-191 or 3,7,9, found {text!r}.")
         worlds += range(int(found[1]), int(found[2] or found[1]) + 1)
     if not worlds or max(worlds) >= QUEST_SEEDS:
-        raise SystemExit(f"--worlds should be from 0 to {QUEST_SEEDS - 1}, found {text!r}.")
+        raise BadInput(f"--worlds should be from 0 to {QUEST_SEEDS - 1}, found {text!r}.")
     return worlds
 
 
@@ -110,48 +126,35 @@ def episode_name(number):
 # --------------------------------------------------------------------------------------------------------------- experts
 
 
-class ModelExpert:
+def script():
+    """The training script, for models and emulator processes; torch takes a second, so it is loaded when it is needed."""
+    from cleanrl_games import bc_pokemon_impala
+
+    return bc_pokemon_impala
+
+
+def load_model_expert(args, seed):
     """A trained network at the buttons."""
+    import torch
 
-    def __init__(self, args, seed):
-        import torch  # only for those who ask for a model
-
-        from cleanrl_games import bc_pokemon_impala as script
-        from cleanrl_games.tools import models
-
-        torch.set_num_threads(1)
-        self.torch, self.resize, self.deterministic = torch, script.resize, args.deterministic
-        self.generator, self.temperature = torch.Generator().manual_seed(seed), 1.0
-        path = Path(args.expert)
+    torch.set_num_threads(1)
+    path = Path(args.expert)
+    if path.suffix != ".pth":
         try:
-            if path.suffix == ".pth":
-                weights = torch.load(path, weights_only=True)
-                stack, hidden = weights["stages.0.weight"].shape[1] // 3, weights["hidden.weight"].shape[0]
-                self.agent = script.Agent(stack, hidden)
-                self.agent.load_state_dict(weights)
-            else:
-                model = models.load(path, "pokemon", args.trust_source)
-                self.agent, stack = model.agent, model.args["frame_stack"]
-                self.temperature = model.args["q_temperature"] if model.args["algo"] == "dqn_bc" else 1.0
+            model = models.load(path, "pokemon", args.trust_source)
         except models.ModelError as error:
-            raise SystemExit(str(error)) from None
-        except Exception as error:  # torch raises many kinds for a file that is no state_dict
-            raise SystemExit(f"{path} is not weights of this script's network: {type(error).__name__}: {error}") from None
-        self.name, self.frames, self.stack = path.name, [], stack
-        self.agent.eval()
-
-    def reset(self):
-        self.frames = []
-
-    def act(self, env, observation, info):
-        small = self.resize(observation[None])[0]
-        self.frames = (self.frames or [small] * (self.stack - 1)) + [small]
-        self.frames = self.frames[-self.stack :]
-        with self.torch.no_grad():
-            logits = self.agent(self.torch.from_numpy(np.stack(self.frames)[None]))[0] / self.temperature
-        if self.deterministic:
-            return int(logits.argmax())
-        return int(self.torch.multinomial(logits.softmax(-1), 1, generator=self.generator))
+            raise BadInput(str(error)) from None
+        return model.script.ModelExpert(path, args.deterministic, seed)
+    try:
+        weights = torch.load(path, weights_only=True)
+        stack, hidden = weights["stages.0.weight"].shape[1] // 3, weights["hidden.weight"].shape[0]
+        agent = script().Agent(stack, hidden)
+        agent.load_state_dict(weights)
+    except Exception as error:  # torch raises many kinds for a file that is no state_dict
+        raise BadInput(f"{path} is not weights of this script's network: {first_line(error)}") from None
+    expert = script().ModelExpert.__new__(script().ModelExpert)
+    expert.take(agent.eval(), path.name, 1.0, args.deterministic, seed)
+    return expert
 
 
 def is_model(spec):
@@ -159,7 +162,7 @@ def is_model(spec):
 
 
 def make_expert(args, seed):
-    return ModelExpert(args, seed) if is_model(args.expert) else load_expert(args.expert, args.expert_timeout)
+    return load_model_expert(args, seed) if is_model(args.expert) else load_expert(args.expert, args.expert_timeout)
 
 
 # --------------------------------------------------------------------------------------------------------------- playing
@@ -179,7 +182,9 @@ class Collector:
         if hasattr(self.expert, "generator"):
             self.expert.generator.manual_seed(int(np.random.SeedSequence(seed).generate_state(1)[0]))
         is_quest = env.reader.game == "quest"
-        observation, info = env.reset(options={"quest_seed": job["world"]} if is_quest else None)
+        names = list(env.starts)
+        start = {"quest_seed": job["world"]} if is_quest else {"start": names[(job["number"] - 1) % len(names)]}
+        observation, info = env.reset(options=start)
         self.expert.reset()
         recording = Recording([observation])
         while not (recording.terminated or recording.truncated):
@@ -191,7 +196,7 @@ class Collector:
             step = env.step(executed)
             recording.add(label, executed, step)
             observation, info = step[0], step[4]
-        meta = describe(env, expert=args.expert, noise=args.noise, seed=seed, **({"quest_seed": job["world"]} if is_quest else {}))
+        meta = describe(env, expert=args.expert, noise=args.noise, seed=seed, **start)
         write_episode(Path(args.output_dir) / episode_name(job["number"]), recording, meta, args.compression)
         return {"steps": len(recording.actions)}
 
@@ -218,7 +223,7 @@ def collect(args):
     folder, worlds = Path(args.output_dir), parse_worlds(args.worlds)
     folder.mkdir(parents=True, exist_ok=True)
     first, done, dropped = next_number(folder), 0, 0
-    workers = Workers(min(args.num_workers, args.episodes), Collector, args)
+    workers = script().ActorProcesses(min(args.num_workers, args.episodes), Collector, args)
     try:
         for index in range(args.episodes):
             workers.submit({"number": first + index, "world": worlds[(first - 1 + index) % len(worlds)], "attempt": 0})
@@ -230,15 +235,13 @@ def collect(args):
                             print(f"{result['dropped']} Episode {job['number']} is dropped and played again.", flush=True)
                         dropped += 1
                         if dropped > 3 + args.episodes:
-                            raise SystemExit(f"{dropped} episodes had to be dropped: stopping. The {done} whole ones are in {folder}.")
+                            raise RunFailed(f"{dropped} episodes had to be dropped: stopping. The {done} whole ones are in {folder}.")
                         workers.submit({**job, "attempt": job["attempt"] + 1})
                         continue
                     done += 1
                     bar(done)
     except KeyboardInterrupt:
         print("\nStopped; what was being played is dropped.", flush=True)
-    except RuntimeError as error:  # a worker's own fault, with its traceback
-        raise SystemExit(str(error)) from None
     finally:
         workers.close()
         remove_halves(folder)
@@ -286,12 +289,15 @@ def replay(args, path):
         (episode.meta["hold"], episode.meta["release"]),
         max_steps=0,
         start_state=args.start_state or None,
+        start_states=args.start_states or None,
         backend=episode.meta["backend"],
+        compass=episode.meta.get("compass", "none"),
     )
     try:
         if env.emulator.rom_sha1 != episode.meta["rom_sha1"]:
             return f"{path}: recorded on the ROM with SHA-1 {episode.meta['rom_sha1']}, this one has {env.emulator.rom_sha1}."
-        observation, _ = env.reset(options={"quest_seed": episode.world} if episode.world is not None else None)
+        is_quest = episode.world is not None
+        observation, _ = env.reset(options={"quest_seed": episode.world} if is_quest else {"start": episode.meta.get("start", "")})
         step = 0
         for frames in read_frames(path):
             for frame in frames:
@@ -319,11 +325,12 @@ def report(results, folder):
 
 
 def main(argv=None):
+    end_in_sentences()
     args = tyro.cli(Args, args=argv, description=__doc__)
     if args.episodes < 1 or args.num_workers < 1:
-        raise SystemExit("--episodes and --num-workers should be at least 1.")
+        raise BadInput("--episodes and --num-workers should be at least 1.")
     if not 0 <= args.noise < 1 or args.noise_length < 1 or not 1 <= args.compression <= 9:
-        raise SystemExit("--noise should be from 0 to below 1, --noise-length at least 1, --compression from 1 to 9.")
+        raise BadInput("--noise should be from 0 to below 1, --noise-length at least 1, --compression from 1 to 9.")
     try:
         if args.replay:
             paths = [Path(args.replay)] if Path(args.replay).is_file() else find_episodes(args.replay)
@@ -344,7 +351,7 @@ def main(argv=None):
                 load_expert(args.expert)  # a misspelt one is told here, not in every process
             report(play_human(args) if args.expert == "human" else collect(args), args.output_dir)
     except EpisodeError as error:
-        raise SystemExit(str(error)) from None
+        raise BadInput(str(error)) from None
 
 
 if __name__ == "__main__":

@@ -64,9 +64,7 @@ class NeedleFollower(RandomPlayer):
             self.action = A
         elif needle is not None:
             self.action = needle
-        elif is_stuck:
-            self.action = int(self.rng.choice((UP, DOWN, LEFT, RIGHT)))
-        elif self.action == A and self.rng.random() < 0.5:
+        elif is_stuck or (self.action == A and self.rng.random() < 0.5):
             self.action = int(self.rng.choice((UP, DOWN, LEFT, RIGHT)))
         return self.action
 
@@ -114,7 +112,8 @@ def main():
         rows = [play(env, PLAYERS[name](world), world) for world in range(QUEST_SEEDS - args.worlds, QUEST_SEEDS)]
         finished, milestones, steps, losses = np.array(rows, float).T
         print(
-            f"{name:<10}{int(finished.sum()):>5} of {args.worlds:<3}{milestones.mean():>12.2f}{steps.mean():>8.1f}{losses.mean():>8.2f}", flush=True
+            f"{name:<10}{int(finished.sum()):>5} of {args.worlds:<3}{milestones.mean():>12.2f}{steps.mean():>8.1f}{losses.mean():>8.2f}",
+            flush=True,
         )
     env.close()
 

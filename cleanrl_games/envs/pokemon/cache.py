@@ -78,6 +78,13 @@ class Frames:
         self.starts.append(self.starts[-1] + count)
         return self.starts[-2]
 
+    def forget(self, first):
+        """Gives up the file whose first frame has this index; nobody may ask for its frames any more, all others stay where they are."""
+        number = self.starts.index(first)
+        self.arrays[number] = None
+        self.maps[number].close()
+        self.maps[number] = None
+
     def __getitem__(self, indices):
         indices = np.asarray(indices)
         out = np.empty((*indices.shape, self.size, self.size, 3), np.uint8)
@@ -88,7 +95,7 @@ class Frames:
         self.unreturned += len(rows) * self.frame_bytes
         if self.unreturned > FORGET_AFTER:
             self.unreturned = 0
-            for mapped in self.maps:
+            for mapped in filter(None, self.maps):
                 mapped.madvise(mmap.MADV_DONTNEED)
         return out
 

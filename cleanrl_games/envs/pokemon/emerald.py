@@ -76,7 +76,9 @@ def decode_text(data):
         elif 0xA1 <= byte <= 0xAA:
             letters.append(chr(byte - 0xA1 + ord("0")))
         else:
-            letters.append({0x00: " ", 0x1B: "é", 0xAB: "!", 0xAC: "?", 0xAD: ".", 0xAE: "-", 0xB4: "'", 0xB5: "♂", 0xB6: "♀"}.get(byte, "?"))
+            letters.append(
+                {0x00: " ", 0x1B: "é", 0xAB: "!", 0xAC: "?", 0xAD: ".", 0xAE: "-", 0xB4: "'", 0xB5: "♂", 0xB6: "♀"}.get(byte, "?")
+            )
     return "".join(letters).strip()
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 
-from .emulator import HEIGHT, KEYS, WIDTH, Emulator, read_rom
 from .emerald import EMERALD_SHA1, EMERALD_SIZE, EmeraldReader
+from .emulator import HEIGHT, KEYS, WIDTH, Emulator, read_rom
 from .ram import COMPASS_AT, COMPASSES, EWRAM, QUEST_MAGIC, QuestReader, UnknownReader
 
 ACTIONS = ("A", "B", "START", "SELECT", "UP", "DOWN", "LEFT", "RIGHT", "L", "R")

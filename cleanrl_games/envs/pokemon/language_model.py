@@ -1,7 +1,7 @@
 """A language model as expert, at any address that speaks OpenAI's chat format. Copy it and write your own prompt.
 
-    export LLM_URL=http://127.0.0.1:8000/v1 LLM_MODEL=my-model     # and LLM_KEY, if the address wants one
-    python cleanrl_games/bc_pokemon_impala.py --expert cleanrl_games.envs.pokemon.language_model:Agent --expert-timeout 30 --dagger-rounds 5
+export LLM_URL=http://127.0.0.1:8000/v1 LLM_MODEL=my-model     # and LLM_KEY, if the address wants one
+python cleanrl_games/bc_pokemon_impala.py --expert cleanrl_games.envs.pokemon.language_model:Agent --expert-timeout 30 --dagger-rounds 5
 """
 
 import base64

@@ -42,6 +42,7 @@ KINDS = (
     *("orb_red", "orb_blue", "orb_green", "charm", "thorn"),
 )
 
+
 class QuestReader:
     game, milestones = "quest", QUEST_MILESTONES
 

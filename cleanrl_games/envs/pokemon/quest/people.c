@@ -32,7 +32,7 @@ Person *person_of(int kind) {
 }
 
 // The element that beats another: fire burns leaf, leaf drinks water, water quenches fire.
-static int counter_of(int element) { return element == FIRE ? WATER : element == WATER ? LEAF : FIRE; }
+int counter_of(int element) { return element == FIRE ? WATER : element == WATER ? LEAF : FIRE; }
 
 // Bystanders stand on open ground, never on a street.
 static void add_folk(int kind, int row) {

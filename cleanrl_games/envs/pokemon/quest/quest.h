@@ -67,6 +67,7 @@ void add_person(int kind, int x, int y, int facing);
 void place_people(void);
 void speak_to(Person *person);
 void update_objective(void);
+int counter_of(int element);
 void objective_icon(int *picture, int *bank);
 extern const char *const map_names[NUM_MAPS], *const turn_names[3];
 

@@ -36,10 +36,11 @@ void enter_map(int map, int from) {
 
 static void lose(void) {
   state.losses++;
-  if (state.max_hp < 80) state.max_hp += 4;  // whoever took the wrong orb gets there, too, only much later
+  // whoever took the wrong orb gets there, too, only much later
+  if (state.starter != counter_of(state.leader_element) && state.max_hp < 80) state.max_hp += 4;
   state.hp = state.max_hp;
   enter_map(HOME, HOME);
-  say("YOU WOKE UP AT HOME.", "YOUR FRIEND GREW STRONGER.");
+  say("YOU WOKE UP AT HOME.", "TRY ANOTHER MOVE NEXT TIME.");
 }
 
 // A way that is not open yet says so.
