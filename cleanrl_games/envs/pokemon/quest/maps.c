@@ -1,7 +1,7 @@
 // The nine places. Each is built anew from the seed whenever it is entered. SPDX-License-Identifier: MIT
 #include "quest.h"
 
-const char *const map_names[NUM_MAPS] = {"HOME", "EMBERLY", "LAB", "GOLD HOUSE", "ROUTE 1", "GLOW WOOD", "HIGHMOOR", "GYM", "GREEN HOUSE"};
+const char *const map_names[NUM_MAPS] = {"HOME", "EMBERLY", "LAB", "GOLD ROOF", "ROUTE 1", "GLOW WOOD", "HIGHMOOR", "GYM", "GREEN ROOF"};
 const char *const turn_names[3] = {"NORTH", "EAST", "WEST"};
 
 typedef struct {

@@ -237,5 +237,5 @@ void update_objective(void) {
   if (is_far) text_at(1, 0, turn_names[goal == GOAL_HIGHMOOR ? state.forest_turn : state.route_turn]);
   text_at(is_far ? 7 : 1, 0, goals[goal]);
   text_at(1, 1, map_names[state.map]);
-  for (int i = 0; i < NUM_MILESTONES; i++) text_glyph(13 + i, 1, has(i) ? GLYPH_DONE : GLYPH_TODO);
+  for (int i = 0; i < NUM_MILESTONES; i++) text_glyph(11 + i, 1, has(i) ? GLYPH_DONE : GLYPH_TODO);
 }

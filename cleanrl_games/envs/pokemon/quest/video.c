@@ -189,7 +189,7 @@ static void draw_world(void) {
   BGX(1) = cx, BGY(1) = cy;
   int slot = 0, picture, bank;
   objective_icon(&picture, &bank);
-  set_sprite(slot, 188, 0, picture, bank, 0, 0);
+  set_sprite(slot, 192, 0, picture, bank, 0, 0);
   sprites[slot++][2] &= ~(1 << 10);  // above the bar, whose layer is 0
   if (state.way != NOWHERE) {
     // the compass: its needle also swings to the side it points to
