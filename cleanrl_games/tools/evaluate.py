@@ -214,10 +214,60 @@ def rocketleague_matches(player, opponent, episodes, args, save, progress):
     return np.concatenate(scores)
 
 
+def pokemon_baselines():
+    from cleanrl_games.envs.pokemon.baselines import PLAYERS
+
+    return tuple(PLAYERS)
+
+
+def pokemon_matches(player, opponent, episodes, args, save, progress):
+    """The quest has one player: both play the same held-out worlds one after the other, and who gets farther has won. More milestones
+    are farther; of two that finish, the one with fewer steps. How often each finished is printed."""
+    from cleanrl_games.envs.pokemon import QUEST_SEEDS, PokemonEnv
+    from cleanrl_games.envs.pokemon.baselines import PLAYERS, play
+    from cleanrl_games.envs.pokemon.picture import save_gif
+
+    sides = (player, opponent)
+    judged = next((side for side in sides if isinstance(side, models.Model)), None)
+    trained = check_settings(judged.script.Args, judged.args, f"{judged.path}, args in metadata.json") if judged else {}
+    if trained.get("rom_path"):
+        raise ValueError("The model plays a cartridge of its own: its run's own evaluation (eval/*) is the one that counts.")
+    if save and Path(save).suffix != ".gif":
+        raise ValueError("An episode is saved as a .gif; tools/watch.py shows it as a page.")
+    worlds = range(QUEST_SEEDS - trained.get("held_out_worlds", 64), QUEST_SEEDS)
+    env = PokemonEnv(max_steps=trained.get("max_steps", 600), compass=trained.get("compass", "none"))
+    networks = [side.script.ModelExpert(side.path, args.deterministic) if isinstance(side, models.Model) else None for side in sides]
+    scores, finished = np.zeros(episodes), [0, 0]
+    try:
+        for number in range(episodes):
+            reached = []
+            for place, (side, network) in enumerate(zip(sides, networks)):
+                seed = int(np.random.SeedSequence([args.seed, number, place]).generate_state(1)[0])
+                seat = network or PLAYERS[side](seed)
+                if network:
+                    network.reset()
+                    network.generator.manual_seed(seed)
+                pictures = [] if save and not number and not place else None
+                success, milestones, steps, _ = play(env, seat, worlds[number % len(worlds)], pictures)
+                if pictures:
+                    save_gif(save, pictures, milliseconds=110)
+                finished[place] += success
+                reached.append((milestones, -steps if success else 0))
+            scores[number] = 0.5 if reached[0] == reached[1] else float(reached[0] > reached[1])
+            progress(number + 1)
+    finally:
+        env.close()
+    for side, count in zip(sides, finished):
+        name = side.name if isinstance(side, models.Model) else side
+        print(f"{name}: finished {count} of {episodes} ({count / episodes:.1%})", flush=True)
+    return scores
+
+
 GAMES = {
     "osrs": Game(osrs_baselines, osrs_matches),
     "vgc": Game(vgc_baselines, vgc_matches),
     "rocketleague": Game(rocketleague_baselines, rocketleague_matches),
+    "pokemon": Game(pokemon_baselines, pokemon_matches),
 }
 
 

@@ -116,7 +116,7 @@ def vgc_settings(args, model):
 
 def pokemon_settings(args, model):
     trained = check_settings(model.script.Args, model.args, f"{model.path}, args in metadata.json") if model else {}
-    settings = {name: trained[name] for name in ("max_steps", "backend") if name in trained}
+    settings = {name: trained[name] for name in ("max_steps", "backend", "compass") if name in trained}
     return settings | {"rom_path": trained.get("rom_path") or None, "record_dir": args.record_dir}
 
 

@@ -87,13 +87,17 @@ class Expert(Walker):
 PLAYERS = {"random": RandomPlayer, "masher": Masher, "follower": NeedleFollower, "walker": Walker, "expert": Expert}
 
 
-def play(env, player, world):
-    """→ finished?, milestones, steps, battles lost"""
+def play(env, player, world, pictures=None):
+    """→ finished?, milestones, steps, battles lost. pictures: a list that gets every screen"""
     obs, info = env.reset(options={"quest_seed": world})
     done = False
     while not done:
+        if pictures is not None:
+            pictures.append(obs)
         obs, _, terminated, truncated, info = env.step(player.act(env, obs, info))
         done = terminated or truncated
+    if pictures is not None:
+        pictures.append(obs)
     return terminated, info["milestones_reached"], info["steps"], info["losses"]
 
 

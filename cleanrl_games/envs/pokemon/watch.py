@@ -60,7 +60,7 @@ class Episode:
         self.number += 1
         self.world = QUEST_SEEDS - HELD_OUT + (self.seed + self.number) % HELD_OUT if self.is_quest else None
         self.observation, self.last_info = self.env.reset(options={"quest_seed": self.world} if self.is_quest else None)
-        self.frames = []
+        self.memory = None
         self.recording = Recording([self.observation]) if self.waits else None
         return [{"scene": self.scene()}]
 
@@ -79,14 +79,14 @@ class Episode:
     def think(self, model):
         """The network's ten outputs → (its action, what it thinks)"""
         agent, settings = model.agent, model.args
-        small = model.script.resize(self.observation[None])[0]
-        self.frames = (self.frames or [small] * (settings["frame_stack"] - 1)) + [small]
-        self.frames = self.frames[-settings["frame_stack"] :]
-        outputs = agent(torch.from_numpy(np.stack(self.frames)[None]))[0]
+        if self.memory is None:
+            self.memory = model.script.Memory(agent)
+        self.memory.see(model.script.resize(self.observation[None])[0])
+        temperature = settings["q_temperature"] if settings.get("algo") == "dqn_bc" else 1.0
+        (taken,), outputs = model.script.choose_actions(agent, [self.memory], temperature, self.generator, self.deterministic)
+        outputs = outputs[0]
         is_q = settings.get("algo") == "dqn_bc"
-        logits = outputs / settings["q_temperature"] if is_q else outputs
-        chances = logits.softmax(-1)
-        taken = int(chances.argmax() if self.deterministic else torch.multinomial(chances, 1, generator=self.generator))
+        chances = (outputs / temperature).softmax(-1)
         order = chances.argsort(descending=True)[:6].tolist()
         options = [[ACTIONS[i], round(float(chances[i]), 3), i == taken] for i in order]
         value = round(float(outputs.max()), 4) if is_q else None
