@@ -41,7 +41,7 @@ from cleanrl_games.envs.pokemon.episodes import EpisodeError, episodes_hash, loa
 from cleanrl_games.envs.pokemon.experts import ExpertError, Noise, ask_all, load_expert
 from cleanrl_games.envs.pokemon.picture import save_gif
 from cleanrl_games.runtime import models
-from cleanrl_games.runtime.checkpoints import load_checkpoint, restore, save_checkpoint
+from cleanrl_games.runtime.checkpoints import load_checkpoint, restore, save_checkpoint, say_how_to_go_on
 from cleanrl_games.runtime.device import maybe_compile, set_up
 from cleanrl_games.runtime.errors import BadInput, RunFailed
 from cleanrl_games.runtime.files import choose_run_folder, keep_models, make_run_folder, write_atomically
@@ -76,7 +76,7 @@ class Args:
     """a named set of values from PRESETS; flags and --config override it"""
     config: str = ""
     """a YAML file of these settings; flags override it"""
-    seed: int = 1
+    seed: Count = 1
     """seed of the experiment"""
     run_dir: str = ""
     """folder of this run; empty = runs/{env}__{exp_name}__{seed}__{time}"""
@@ -98,9 +98,9 @@ class Args:
     """mixed precision of the learner; auto = on CUDA only"""
     compile: bool = False
     """torch.compile the learner's forward pass"""
-    threads: int = 1
+    threads: Size = 1
     """torch threads of the learner"""
-    actor_threads: int = 1
+    actor_threads: Size = 1
     """torch threads of each actor"""
     debug: bool = False
     """show the traceback of what goes wrong, of actors too"""
@@ -1308,4 +1308,4 @@ if __name__ == "__main__":
         logger.close()
         if is_consistent:  # not in the middle of an update, whose half would be neither the old nor the new network
             save_all()
-        print(f"Checkpoint and model are in {run_dir}; go on with --resume {run_dir}", flush=True)
+        say_how_to_go_on(run_dir)

@@ -45,7 +45,7 @@ from cleanrl_games.envs.vgc.mdbo import (
 from cleanrl_games.envs.vgc.replay_actions import collect_replays
 from cleanrl_games.envs.vgc.vocabulary import LAYOUT, SIZES, columns_of
 from cleanrl_games.runtime import models
-from cleanrl_games.runtime.checkpoints import load_checkpoint, restore, save_checkpoint
+from cleanrl_games.runtime.checkpoints import load_checkpoint, restore, save_checkpoint, say_how_to_go_on
 from cleanrl_games.runtime.device import set_up
 from cleanrl_games.runtime.errors import BadInput, RunFailed
 from cleanrl_games.runtime.files import keep_models, make_run_folder, script_source
@@ -63,7 +63,7 @@ class Args:
     """the name of this experiment"""
     config: str = ""
     """a YAML file of these settings; flags override it"""
-    seed: int = 1
+    seed: Count = 1
     """seed of the experiment"""
     run_dir: str = ""
     """folder of this run; empty = runs/{env}__{exp_name}__{seed}__{time}"""
@@ -83,7 +83,7 @@ class Args:
     """where the learner computes; actors stay on the CPU"""
     amp: Literal["auto", "off", "bf16", "fp16"] = "auto"
     """mixed precision of the learner; auto = on CUDA only"""
-    threads: int = 1
+    threads: Size = 1
     """torch threads of the learner"""
     debug: bool = False
     """show the traceback of what goes wrong, of actors too"""
@@ -916,4 +916,6 @@ if __name__ == "__main__":
             logger.write(metrics | {"stats/collect_minutes": now.collect_seconds / 60}, now.global_step, 1.0)
     finally:
         logger.close()
-        print(f"The best model is {run_dir}/model.zip, the last is last.zip; go on with --resume {run_dir}", flush=True)
+        if (run_dir / "model.zip").exists():
+            print(f"The best model is {run_dir}/model.zip, the last is last.zip.")
+        say_how_to_go_on(run_dir)

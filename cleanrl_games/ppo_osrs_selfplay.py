@@ -37,13 +37,13 @@ from cleanrl_games.envs.normalise import RewardScale, RunningMeanStd
 from cleanrl_games.envs.osrs import Baseline, NHVecEnv, contract
 from cleanrl_games.envs.osrs.evaluation import Player, evaluate  # noqa: F401 (tools play a model as its script's Player)
 from cleanrl_games.runtime import models, ray_actors, shared_memory
-from cleanrl_games.runtime.checkpoints import load_checkpoint, restore, save_checkpoint
+from cleanrl_games.runtime.checkpoints import load_checkpoint, restore, save_checkpoint, say_how_to_go_on
 from cleanrl_games.runtime.device import maybe_compile, set_up
 from cleanrl_games.runtime.errors import BadInput, RunFailed
 from cleanrl_games.runtime.files import make_run_folder
 from cleanrl_games.runtime.logger import Logger
 from cleanrl_games.runtime.metrics import loss_metrics, result_metrics, time_metrics
-from cleanrl_games.runtime.settings import parse_args
+from cleanrl_games.runtime.settings import Count, Size, parse_args
 from cleanrl_games.runtime.shared_memory import Broadcast, from_flat, load_members, share_all, to_flat
 from cleanrl_games.runtime.stopping import check_finite, progress, stop_on_signals
 
@@ -73,7 +73,7 @@ class Args:
     """a named set of values from PRESETS; flags and --config override it"""
     config: str = ""
     """a YAML file of these settings; flags override it"""
-    seed: int = 1
+    seed: Count = 1
     """seed of the experiment"""
     run_dir: str = ""
     """folder of this run; empty = runs/{env}__{exp_name}__{seed}__{time}"""
@@ -95,9 +95,9 @@ class Args:
     """mixed precision of the learner; auto = on CUDA only"""
     compile: bool = False
     """torch.compile the learner's forward pass"""
-    threads: int = 1
+    threads: Size = 1
     """torch threads of the learner"""
-    actor_threads: int = 1
+    actor_threads: Size = 1
     """torch threads of each actor"""
     debug: bool = False
     """show the traceback of what goes wrong, of actors too"""
@@ -864,6 +864,6 @@ if __name__ == "__main__":
         logger.close()
         if consistent:  # not in the middle of an update, whose half would be neither the old nor the new policy
             save_all()
-        print(f"Checkpoint and model are in {run_dir}; go on with --resume {run_dir}", flush=True)
+        say_how_to_go_on(run_dir)
     if args.self_play == "exploiter" and Path(args.opponent).is_dir():
         save_model(Path(args.opponent) / "exploiters" / f"{run_dir.name}.zip", agent, args)

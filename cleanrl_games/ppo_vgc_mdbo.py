@@ -40,7 +40,7 @@ from cleanrl_games.envs.vgc.match import BASELINES, play_battles, replay_battles
 from cleanrl_games.envs.vgc.mdbo import NUM_ACTIONS, NUM_PREVIEWS, PAIRS_OF_SIX, PREVIEW_PAIRS, SLOT_ACTIONS, SLOT_PARTS
 from cleanrl_games.envs.vgc.vocabulary import FLOATS, INTS, LAYOUT, SIZES, columns_of
 from cleanrl_games.runtime import models, ray_actors, shared_memory
-from cleanrl_games.runtime.checkpoints import load_checkpoint, restore, save_checkpoint
+from cleanrl_games.runtime.checkpoints import load_checkpoint, restore, save_checkpoint, say_how_to_go_on
 from cleanrl_games.runtime.device import set_up
 from cleanrl_games.runtime.errors import BadInput, RunFailed
 from cleanrl_games.runtime.files import keep_models, make_run_folder, script_source
@@ -50,7 +50,20 @@ from cleanrl_games.runtime.settings import Count, Fraction, NonNegative, Positiv
 from cleanrl_games.runtime.shared_memory import Broadcast, copy_with_weights, from_flat, share_all, to_flat
 from cleanrl_games.runtime.stopping import check_finite, progress, stop_on_signals
 
-ALIASES = {"lr": "learning_rate"}  # what users of similar trainers type
+# Names that users of similar trainers type, and what they mean here.
+ALIASES = {
+    "lr": "learning_rate",
+    "players_per_worker": "num_battles",
+    "team_pool_path": "teams",
+    "checkpoint": "resume",
+    "checkpoint_path": "bc_model",  # there: the clone that a run starts from
+    "checkpoint_interval": "checkpoint_frequency",
+    "save_dir": "run_dir",
+    "gradient_clip": "max_grad_norm",
+    "use_mixed_precision": {True: {"amp": "auto"}, False: {"amp": "off"}},
+    "use_wandb": "track",
+    "wandb_project": "wandb_project_name",
+}
 
 
 @dataclasses.dataclass
@@ -61,7 +74,7 @@ class Args:
     """the name of this experiment"""
     config: str = ""
     """a YAML file of these settings; flags override it"""
-    seed: int = 1
+    seed: Count = 1
     """seed of the experiment"""
     run_dir: str = ""
     """folder of this run; empty = runs/{env}__{exp_name}__{seed}__{time}"""
@@ -81,9 +94,9 @@ class Args:
     """where the learner computes; actors stay on the CPU"""
     amp: Literal["auto", "off", "bf16", "fp16"] = "auto"
     """mixed precision of the learner; auto = on CUDA only"""
-    threads: int = 1
+    threads: Size = 1
     """torch threads of the learner"""
-    actor_threads: int = 1
+    actor_threads: Size = 1
     """torch threads of each actor"""
     debug: bool = False
     """show the traceback of what goes wrong, of actors too"""
@@ -1329,6 +1342,7 @@ def check_args(args):
         raise BadInput(f"--teams: {error}") from None
     if args.width % ATTENTION_HEADS:
         raise BadInput(f"--width {args.width} is no multiple of the {ATTENTION_HEADS} attention heads.")
+    ray_actors.check_address(args.ray_address)
 
 
 if __name__ == "__main__":
@@ -1453,4 +1467,4 @@ if __name__ == "__main__":
         logger.close()
         if consistent:  # not in the middle of an update, whose half would be neither the old nor the new policy
             save_all()
-        print(f"Checkpoint and model are in {run_dir}; go on with --resume {run_dir}", flush=True)
+        say_how_to_go_on(run_dir)

@@ -38,13 +38,13 @@ from cleanrl_games.envs.rocketleague.ratings import PINNED, expected_score, new_
 from cleanrl_games.envs.rocketleague.scripted import PLAYERS, ScriptedPlayer
 from cleanrl_games.envs.rocketleague.states import check_team_sizes
 from cleanrl_games.runtime import central_inference, models, shared_memory
-from cleanrl_games.runtime.checkpoints import load_checkpoint, restore
+from cleanrl_games.runtime.checkpoints import load_checkpoint, restore, say_how_to_go_on
 from cleanrl_games.runtime.device import maybe_compile, set_up, to_device
 from cleanrl_games.runtime.errors import BadInput
 from cleanrl_games.runtime.files import make_run_folder, write_atomically
 from cleanrl_games.runtime.logger import Logger
 from cleanrl_games.runtime.metrics import loss_metrics, result_metrics, score_metrics, time_metrics, wilson
-from cleanrl_games.runtime.settings import parse_args
+from cleanrl_games.runtime.settings import Count, Size, parse_args
 from cleanrl_games.runtime.shared_memory import copy_with_weights, from_flat, to_flat
 from cleanrl_games.runtime.stopping import check_finite, progress, stop_on_signals
 
@@ -100,7 +100,7 @@ class Args:
     """a named set of values from PRESETS; flags and --config override it"""
     config: str = ""
     """a YAML file of these settings; flags override it"""
-    seed: int = 1
+    seed: Count = 1
     """seed of the experiment"""
     run_dir: str = ""
     """folder of this run; empty = runs/{env}__{exp_name}__{seed}__{time}"""
@@ -122,9 +122,9 @@ class Args:
     """mixed precision of the learner; auto = on CUDA only"""
     compile: bool = False
     """torch.compile the learner's forward pass"""
-    threads: int = 1
+    threads: Size = 1
     """torch threads of the learner"""
-    actor_threads: int = 1
+    actor_threads: Size = 1
     """torch threads of each actor"""
     sharing: Literal["auto", "shared_memory", "file_system"] = "auto"
     """where rollouts and weights are shared: /dev/shm, or unnamed files in the temporary folder (auto = when /dev/shm is too small)"""
@@ -822,4 +822,4 @@ if __name__ == "__main__":
         logger.close()
         if consistent:  # not in the middle of an update, whose half would be neither the old nor the new policy
             save_checkpoint()
-        print(f"Checkpoint and model are in {run_dir}; go on with --resume {run_dir}", flush=True)
+        say_how_to_go_on(run_dir)

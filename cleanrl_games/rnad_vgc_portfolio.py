@@ -43,7 +43,7 @@ from cleanrl_games.envs.vgc.match import BASELINES, play_battles, replay_battles
 from cleanrl_games.envs.vgc.mdbo import NUM_ACTIONS, NUM_PREVIEWS, PAIRS_OF_SIX, PREVIEW_PAIRS, SLOT_ACTIONS, SLOT_PARTS
 from cleanrl_games.envs.vgc.vocabulary import FLOATS, INTS, LAYOUT, SIZES, columns_of
 from cleanrl_games.runtime import exploiter_processes, models, ray_actors, shared_memory
-from cleanrl_games.runtime.checkpoints import load_checkpoint, restore, save_checkpoint
+from cleanrl_games.runtime.checkpoints import load_checkpoint, restore, save_checkpoint, say_how_to_go_on
 from cleanrl_games.runtime.device import set_up
 from cleanrl_games.runtime.errors import BadInput, RunFailed
 from cleanrl_games.runtime.files import keep_models, make_run_folder, script_source
@@ -59,10 +59,11 @@ ALIASES = {
     "players_per_worker": "num_battles",
     "team_pool_path": "teams",
     "checkpoint": "resume",
-    "checkpoint_path": "resume",
+    "checkpoint_path": "bc_model",  # there: the clone that a run starts from
     "checkpoint_interval": "checkpoint_frequency",
     "save_dir": "run_dir",
     "rnad_alpha": "alpha",
+    "gradient_clip": "max_grad_norm",
     "portfolio_update_strategy": "portfolio_strategy",
     "use_portfolio_regularization": {True: {"magnet": "portfolio"}, False: {"magnet": "ref"}},
     "use_mixed_precision": {True: {"amp": "auto"}, False: {"amp": "off"}},
@@ -79,7 +80,7 @@ class Args:
     """the name of this experiment"""
     config: str = ""
     """a YAML file of these settings; flags override it"""
-    seed: int = 1
+    seed: Count = 1
     """seed of the experiment"""
     run_dir: str = ""
     """folder of this run; empty = runs/{env}__{exp_name}__{seed}__{time}"""
@@ -99,9 +100,9 @@ class Args:
     """where the learner computes; actors stay on the CPU"""
     amp: Literal["auto", "off", "bf16", "fp16"] = "auto"
     """mixed precision of the learner; auto = on CUDA only"""
-    threads: int = 1
+    threads: Size = 1
     """torch threads of the learner"""
-    actor_threads: int = 1
+    actor_threads: Size = 1
     """torch threads of each actor"""
     debug: bool = False
     """show the traceback of what goes wrong, of actors too"""
@@ -1607,6 +1608,7 @@ def check_args(args):
         raise BadInput(f"--teams: {error}") from None
     if args.width % ATTENTION_HEADS:
         raise BadInput(f"--width {args.width} is no multiple of the {ATTENTION_HEADS} attention heads.")
+    ray_actors.check_address(args.ray_address)
     if args.league_size < 3:
         raise BadInput(f"--league-size {args.league_size} is too small for the clone, a past self and an exploiter.")
 
@@ -1775,4 +1777,4 @@ if __name__ == "__main__":
         exploiter_runs.close()
         if consistent:  # not in the middle of an update, whose half would be neither the old nor the new policy
             save_all()
-        print(f"Checkpoint and model are in {run_dir}; go on with --resume {run_dir}", flush=True)
+        say_how_to_go_on(run_dir)

@@ -1,16 +1,23 @@
 """tools/play_showdown.py on a real local server: two models play each other, and what can go wrong is said in a sentence."""
 
+import asyncio
+import http.server
+import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+import urllib.parse
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from cleanrl_games import ppo_vgc_mdbo as script
 from cleanrl_games.envs.vgc.servers import HOST, start_servers
+from cleanrl_games.runtime.errors import BadInput, RunFailed
 from cleanrl_games.tools import play_showdown
 from tests.test_vgc_player import free_port
 
@@ -72,6 +79,51 @@ def test_what_cannot_work_is_said(model, tmp_path, capsys):
         "is no websocket address": [str(model), "--server", "http://here", "--ladder"],
     }
     for sentence, words in cases.items():
-        assert play_showdown.main([*words, "--replays", str(tmp_path / "replays")]) == 1
+        assert play_showdown.main([*words, "--replays", str(tmp_path / "replays")]) == 2
         assert sentence in capsys.readouterr().err
     assert not (tmp_path / "replays").exists()
+
+
+def test_a_password_is_tried_before_anything_else(monkeypatch):
+    """On a login server of our own, which answers as the real one does."""
+    asked = []
+
+    class LoginServer(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            words = urllib.parse.parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+            asked.append(words["name"][0])
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"]" + json.dumps({"actionsuccess": words["pass"] == ["secret"]}).encode())
+
+        def log_message(self, *words):
+            pass
+
+    server = http.server.HTTPServer((HOST, 0), LoginServer)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setattr(play_showdown, "AUTHENTICATION", f"http://{HOST}:{server.server_port}/action.php?")
+    monkeypatch.setenv("SHOWDOWN_PASSWORD", "secret")
+    play_showdown.check_password("somebody")
+    monkeypatch.setenv("SHOWDOWN_PASSWORD", "guess")
+    with pytest.raises(BadInput, match="SHOWDOWN_PASSWORD is not that of 'somebody'"):
+        play_showdown.check_password("somebody")
+    with pytest.raises(BadInput, match="no --username"):
+        play_showdown.check_password("")
+    assert asked == ["somebody", "somebody"]
+    server.shutdown()
+    server.server_close()
+    with pytest.raises(BadInput, match="does not answer"):
+        play_showdown.check_password("somebody")
+
+
+def test_nobody_takes_up_the_challenge():
+    """A stand-in for poke-env's player, whose challenge is never answered."""
+
+    async def for_ever(*_):
+        await asyncio.Event().wait()
+
+    client = SimpleNamespace(_listening_coroutine=SimpleNamespace(done=lambda: False), websocket_url="ws://here")
+    player = SimpleNamespace(ps_client=client, send_challenges=for_ever, battles={}, n_finished_battles=0)
+    args = SimpleNamespace(challenge="ghost", ladder=False, battles=2, wait_seconds=0.1)
+    with pytest.raises(RunFailed, match=r"ghost has not taken up the challenge within 0.1 seconds .--wait-seconds.: 0 of 2"):
+        asyncio.run(play_showdown.play(player, args))

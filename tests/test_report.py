@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from cleanrl_games.runtime.errors import BadInput
 from cleanrl_games.tools import benchmark, report
 
 ROOT = Path(__file__).parents[1]
@@ -157,9 +158,9 @@ def test_a_benchmark_without_regression(programs, tmp_path, monkeypatch, capsys)
     assert json.loads(capsys.readouterr().out.strip().splitlines()[-1])["steps_per_s"] == 123456
     (folder,) = tmp_path.iterdir()
     assert "No regression." in Page((folder / "report.html").read_text()).text
-    with pytest.raises(SystemExit, match=r"learn knows no 'go'\. There are: chess, chess/broken"):
+    with pytest.raises(BadInput, match=r"learn knows no 'go'\. There are: chess, chess/broken"):
         benchmark.main(["learn", "go"])
-    with pytest.raises(SystemExit, match="usage"):
+    with pytest.raises(BadInput, match="usage"):
         benchmark.main(["everything"])
 
 
@@ -227,12 +228,12 @@ def test_too_few_minutes(programs, tmp_path, monkeypatch):
     monkeypatch.setattr(benchmark, "TABLE", table)
     monkeypatch.setattr(benchmark, "RUNS", tmp_path)
     sentence = (
-        r"8\.9 minutes are too few: smoke 2, speed 1, proof 1, starting 2 learning runs 1, and 5% of their 80\. "
+        r"--minutes 8\.9 are too few: smoke 2, speed 1, proof 1, starting 2 learning runs 1, and 5% of their 80\. "
         r"Give at least 9, or --skip some of these\."
     )
-    with pytest.raises(SystemExit, match=sentence):
+    with pytest.raises(BadInput, match=sentence):
         benchmark.main(["all", "--minutes", "8.9"])
-    with pytest.raises(SystemExit, match=r"2 minutes are too few: starting 1 learning runs 0\.5, and 5% of their 40\. Give at least 3\."):
+    with pytest.raises(BadInput, match=r"--minutes 2 are too few: starting 1 learning runs 0\.5, and 5% of their 40\. Give at least 3\."):
         benchmark.main(["learn", "chess/one", "--minutes", "2"])
     for words in (
         ["all", "--minutes"],
@@ -241,7 +242,7 @@ def test_too_few_minutes(programs, tmp_path, monkeypatch):
         ["all", "--skip", "learn"],
         ["all", "chess"],
     ):
-        with pytest.raises(SystemExit, match="usage"):
+        with pytest.raises(BadInput, match="usage"):
             benchmark.main(words)
     assert not list(tmp_path.iterdir())
 
@@ -307,10 +308,10 @@ def test_compare_puts_two_runs_side_by_side(done, tmp_path, capsys):
     assert "ratio 3.5 7 +100.0%" in page.text and "steps_per_s 123,456 123,456 +0.0%" in page.text
     assert f"cores {results['machine']['cores']} 64" in page.text and "eval/nh: at the end 0.994, 0.5" in page.text
     assert page.tags.count("polyline") == 6
-    with pytest.raises(SystemExit, match="There is no benchmark in"):
+    with pytest.raises(BadInput, match="There is no benchmark in"):
         benchmark.main(["--compare", str(folder), "nowhere"])
     (other / "results.json").write_text("{}")
-    with pytest.raises(SystemExit, match="is not a benchmark's results"):
+    with pytest.raises(BadInput, match="is not a benchmark's results"):
         benchmark.main(["--compare", str(folder), str(other)])
 
 
@@ -353,4 +354,4 @@ def test_the_page_in_a_browser(done, tmp_path):
 
 def test_the_command_line_knows_its_words():
     done = subprocess.run([sys.executable, ROOT / "cleanrl_games/tools/benchmark.py"], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 1 and "--compare A B" in done.stderr and "osrs" in done.stderr
+    assert done.returncode == 2 and "--compare A B" in done.stderr and "osrs" in done.stderr

@@ -61,6 +61,7 @@ def test_numbers_as_people_write_them(tmp_path):
     assert from_file(tmp_path, "learning_rate: 3e-4").learning_rate == 3e-4, "YAML reads 3e-4 as text"
     assert from_file(tmp_path, "learning_rate: 1").learning_rate == 1.0
     assert from_file(tmp_path, "teams: [shipped, generated]").teams == ("shipped", "generated")
+    assert from_file(tmp_path, "teams: shipped").teams == ("shipped",)
     assert parse("--learning-rate=1e-3", "--num-envs", 3).learning_rate == 1e-3
 
 
@@ -80,7 +81,9 @@ def test_numbers_as_people_write_them(tmp_path):
         ("num_envs: 2.5", "num_envs should be a whole number"),
         ("num_envs: true", "num_envs should be a whole number"),
         ("track: 1", "track should be true or false"),
-        ("teams: shipped", "teams should be a list of str"),
+        ("teams: 7", "teams should be a list of str"),
+        ("use_mixed_precision: [on]", "use_mixed_precision should be one of true, false"),
+        ("learning_rate: 2026-99-99", "Cannot read the settings in"),
         ("exp_name: 7", "exp_name should be a text"),
         ("use_mixed_precision: 3", "use_mixed_precision should be one of true, false"),
         ("lr: -1", "lr should be more than 0"),

@@ -382,7 +382,7 @@ def test_diagnosis_runs_and_says_what_it_found(capsys):
     assert list(found) == ["env"] and found["env"]["12"] > 0 and "of the bare physics" in capsys.readouterr().out
     found = diagnose_performance.main(["--test", "gpu", "--seconds", "0.05", "--agents", "12", "--minibatches", "64"])
     assert ("no CUDA device" in capsys.readouterr().out) == (not found["gpu"])
-    with pytest.raises(SystemExit, match="multiple of 12"):
+    with pytest.raises(BadInput, match="multiple of 12"):
         diagnose_performance.main(["--agents", "20"])
 
 

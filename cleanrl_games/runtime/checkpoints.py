@@ -61,6 +61,14 @@ def load_checkpoint(path, contract_hash="", network_hash=""):
     return checkpoint
 
 
+def say_how_to_go_on(folder):
+    """The last line of a run. It promises nothing that is not there."""
+    if (Path(folder) / "checkpoint.pt").exists():
+        print(f"The checkpoint is in {folder}; go on with --resume {folder}", flush=True)
+    else:
+        print(f"The run ended before its first checkpoint: there is nothing in {folder} to go on from.", flush=True)
+
+
 def restore(checkpoint, **parts):
     """Modules, optimizers and tensors get back what the checkpoint has under their names."""
     for name, part in parts.items():

@@ -78,7 +78,10 @@ def read_model(path):
     try:
         with zipfile.ZipFile(path) as file:
             weights = torch.load(io.BytesIO(file.read("policy.pth")), map_location="cpu", weights_only=True)
-            return weights, json.loads(file.read("metadata.json"))
+            metadata = json.loads(file.read("metadata.json"))
+            if not isinstance(weights, dict) or not isinstance(metadata, dict):
+                raise ValueError("it holds something else than weights and what they are for")
+            return weights, metadata
     except FileNotFoundError:
         raise BadInput(f"There is no model at {path}.") from None
     except Exception as error:  # zip, JSON and torch each have their own ways to say that a file is damaged

@@ -6,6 +6,7 @@ A script's Args is a flat dataclass. What a field may hold is said by its type, 
 `num_workers: Count = 4`, `clip_coef: Positive = 0.2`, `amp: Literal["auto", "off"] = "auto"`.
 """
 
+import argparse
 import dataclasses
 import difflib
 import math
@@ -71,6 +72,8 @@ def parse_value(hint, value):
         return value
     if typing.get_origin(kind) is tuple:
         inner = typing.get_args(kind)[0]
+        if inner is str and isinstance(value, str):  # one of them needs no list
+            return (value,)
         if not isinstance(value, list | tuple):
             raise ValueError(f"a list of {inner.__name__}")
         return tuple(parse_value(inner, item) for item in value)
@@ -101,7 +104,7 @@ def resolve_alias(name, value, aliases):
     meaning = aliases.get(name, name)
     if isinstance(meaning, str):
         return {meaning: value}
-    if value not in meaning:
+    if not isinstance(value, typing.Hashable) or value not in meaning:
         raise ValueError(f"one of {', '.join(str(known).lower() for known in meaning)}")
     return meaning[value]
 
@@ -167,8 +170,31 @@ def split_flags(argv, aliases):
 def read_settings(file):
     try:
         return yaml.safe_load(Path(file).read_text()) or {}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:  # ValueError: no UTF-8, or a date that is none
         raise BadInput(f"Cannot read the settings in {file}: {first_line(error)}") from None
+
+
+def parse_flags(cls, description, argv=None):
+    """A tool's flags into its Args: the same checks as for a script's, without files and presets."""
+    end_in_sentences()
+    args = tyro.cli(cls, args=argv, description=description)
+    check_args(args)
+    return args
+
+
+def flag_type(hint):
+    """For argparse's `type=`: a number of this range. It names the flag itself and ends with exit code 2, too."""
+    kind, limits = type_of(hint)
+
+    def parse(text):
+        try:
+            value = kind(text)
+            check_number(value, limits)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"should be {'a whole' if kind is int else 'a'} number, {limits}, found {text!r}") from None
+        return value
+
+    return parse
 
 
 def parse_args(cls, presets, argv=None, aliases=None):

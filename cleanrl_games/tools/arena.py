@@ -35,6 +35,7 @@ from scipy import optimize
 from cleanrl_games.runtime.errors import first_line
 from cleanrl_games.runtime.files import file_hash, write_atomically
 from cleanrl_games.runtime.metrics import wilson
+from cleanrl_games.runtime.settings import Count, parse_flags
 from cleanrl_games.tools import evaluate, models
 
 ELO = 400 / np.log(10)  # rating points per unit of log-odds
@@ -53,7 +54,7 @@ class Args(evaluate.Args):
     """every scripted player of the game takes part too"""
     anchor: str = ""
     """the player whose Elo is 1500; empty = the mean of all is"""
-    jobs: int = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    jobs: Count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     """pairings played at once, each in a process of its own; 0 = one after another in this one"""
 
 
@@ -464,12 +465,6 @@ def write_results(folder, names, book, args):
 # ------------------------------------------------------------------------------------------------------------- the tool
 
 
-def check(args):
-    evaluate.check(args)
-    if args.jobs < 0:
-        raise models.ModelError(f"--jobs should be at least 0, found {args.jobs}.")
-
-
 def gather(args):
     """→ (game, {name: Model or scripted player's name})"""
     game, players, _ = evaluate.find_players(args)
@@ -483,47 +478,44 @@ def gather(args):
 
 
 def main(argv=None):
-    args = tyro.cli(Args, args=argv, description=__doc__)
+    args = parse_flags(Args, __doc__, argv)
     from rich.console import Console
     from rich.markdown import Markdown
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     stopped = False
-    try:
-        check(args)
-        torch.set_num_threads(args.threads)
-        game, players = gather(args)
-        folder = Path(args.output or f"runs/arena__{game}__{int(time.time())}")
-        if folder.exists() and not folder.is_dir():
-            raise models.ModelError(f"--output {folder} is a file; it should be a folder.")
-        folder.mkdir(parents=True, exist_ok=True)
-        book = Book(folder, game, args, identities(players))
-        names = list(players)
-        pairs = list(itertools.combinations(names, 2))
-        todo = book.missing(pairs)
-        for name in book.changed:
-            print(f"{name} has changed since it last played here: its games are played again.", file=sys.stderr)
-        print(f"{folder}: {len(pairs) - len(todo)} of {len(pairs)} pairings are known, {len(todo)} to play", file=sys.stderr, flush=True)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
-            task = bar.add_task("games", total=len(todo) * args.episodes)
-            playing = (play_in_processes if args.jobs and todo else play_here)(
-                args, game, players, todo, lambda done: bar.update(task, completed=done)
-            )
-            try:
-                with contextlib.closing(playing):
-                    for pair, result in playing:
-                        book.add(pair, result)
-                        book.save()
-                        if bar.disable:  # no terminal: a line per pairing says that it is alive
-                            print(f"{len(book.results)} of {len(pairs)} pairings done", file=sys.stderr, flush=True)
-            except KeyboardInterrupt:
-                stopped = True
-        if not book.results:
-            raise SystemExit("Stopped before a pairing was finished.")
-        rows, text = write_results(folder, names, book, args)
-    except models.ModelError as error:
-        raise SystemExit(str(error)) from None
+    evaluate.check(args)
+    torch.set_num_threads(args.threads)
+    game, players = gather(args)
+    folder = Path(args.output or f"runs/arena__{game}__{int(time.time())}")
+    if folder.exists() and not folder.is_dir():
+        raise models.ModelError(f"--output {folder} is a file; it should be a folder.")
+    folder.mkdir(parents=True, exist_ok=True)
+    book = Book(folder, game, args, identities(players))
+    names = list(players)
+    pairs = list(itertools.combinations(names, 2))
+    todo = book.missing(pairs)
+    for name in book.changed:
+        print(f"{name} has changed since it last played here: its games are played again.", file=sys.stderr)
+    print(f"{folder}: {len(pairs) - len(todo)} of {len(pairs)} pairings are known, {len(todo)} to play", file=sys.stderr, flush=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("games", total=len(todo) * args.episodes)
+        playing = (play_in_processes if args.jobs and todo else play_here)(
+            args, game, players, todo, lambda done: bar.update(task, completed=done)
+        )
+        try:
+            with contextlib.closing(playing):
+                for pair, result in playing:
+                    book.add(pair, result)
+                    book.save()
+                    if bar.disable:  # no terminal: a line per pairing says that it is alive
+                        print(f"{len(book.results)} of {len(pairs)} pairings done", file=sys.stderr, flush=True)
+        except KeyboardInterrupt:
+            stopped = True
+    if not book.results:
+        raise SystemExit("Stopped before a pairing was finished.")
+    rows, text = write_results(folder, names, book, args)
     Console(width=None if sys.stdout.isatty() else 200).print(Markdown(text) if sys.stdout.isatty() else text)
     print(f"tables and heat map: {folder}")
     if stopped:

@@ -31,6 +31,7 @@ import torch
 from cleanrl_games import ppo_osrs_selfplay as script
 from cleanrl_games.envs.osrs import Baseline, NHVecEnv
 from cleanrl_games.envs.osrs.contract import NUM_HEADS, NUM_LOGITS, NUM_OBS
+from cleanrl_games.runtime.settings import Positive, flag_type
 
 
 def simulator(num_fights=1024, seconds=5.0):
@@ -131,7 +132,7 @@ def training(seconds, preset):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=60.0, help="length of the training run; the bound gets half of it")
+    parser.add_argument("--seconds", type=flag_type(Positive), default=60.0, help="length of the training run; the bound gets half of it")
     parser.add_argument("--preset", choices=script.PRESETS, default="fast", help="the script's preset to train with")
     seconds, preset = vars(parser.parse_args()).values()
     args = script.Args(**script.PRESETS[preset])

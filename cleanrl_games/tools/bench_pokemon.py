@@ -39,6 +39,7 @@ from cleanrl_games import bc_pokemon_impala as script
 from cleanrl_games.envs.pokemon import PokemonEnv, QuestExpert, cache
 from cleanrl_games.envs.pokemon.env import ACTION_KEYS
 from cleanrl_games.envs.pokemon.episodes import load_episodes
+from cleanrl_games.runtime.settings import Positive, flag_type
 
 EPISODES = ROOT / "expert_data" / "pokemon_quest"
 SHORT, LONG, BATCH = 20, 140, 64  # updates
@@ -143,7 +144,7 @@ def bench_training():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=20.0, help="how long to measure")
+    parser.add_argument("--seconds", type=flag_type(Positive), default=20.0, help="how long to measure")
     args = parser.parse_args()
     env = PokemonEnv(max_steps=0)
 

@@ -39,6 +39,7 @@ from cleanrl_games import recurrent_ppo_rocketleague as script
 from cleanrl_games.envs.rocketleague import NUM_ACTIONS, NUM_OBS, RocketLeagueVecEnv, contract
 from cleanrl_games.envs.rocketleague.meshes import PACKAGES, fetch_package
 from cleanrl_games.envs.rocketleague.observations import BALL_POSITION, POSITION
+from cleanrl_games.runtime.settings import Positive, Size, flag_type
 
 REPEAT = 8
 
@@ -340,10 +341,12 @@ def train_figures(seconds):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=18.0, help="CPU-seconds per team size, shared by the six")
-    parser.add_argument("--arenas", type=int, default=48)
-    parser.add_argument("--ticks", type=int, default=200_000, help="ticks of random play to check")
-    parser.add_argument("--train-seconds", type=float, default=60.0, help="length of the training run; the bound gets a third of it")
+    parser.add_argument("--seconds", type=flag_type(Positive), default=18.0, help="CPU-seconds per team size, shared by the six")
+    parser.add_argument("--arenas", type=flag_type(Size), default=48)
+    parser.add_argument("--ticks", type=flag_type(Size), default=200_000, help="ticks of random play to check")
+    parser.add_argument(
+        "--train-seconds", type=flag_type(Positive), default=60.0, help="length of the training run; the bound gets a third of it"
+    )
     args = parser.parse_args()
     figures = train_figures(args.train_seconds)
     for size in (1, 2, 3):

@@ -24,6 +24,8 @@ import psutil
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from cleanrl_games.envs.vgc import TeamPool, VGCVecEnv, install
 from cleanrl_games.envs.vgc.vec_env import NODE_FLAGS
+from cleanrl_games.runtime.errors import end_in_sentences
+from cleanrl_games.runtime.settings import Size, flag_type
 from cleanrl_games.tools import bench_vgc_train
 
 FORMATS = ("gen9vgc2023regc", "gen9vgc2024regg", "gen9vgc2025regi")
@@ -249,12 +251,17 @@ if __name__ == "__main__":
     parser.add_argument("--identity", action="store_true")
     parser.add_argument("--endurance", action="store_true")
     parser.add_argument("--battle-format", default="gen9vgc2024regg")
-    parser.add_argument("--rounds", type=int, default=16, help="speed: turns that ours and the bare simulator take")
-    parser.add_argument("--battles", type=int, help="speed: per turn (40); identity: per format (200); endurance: in all (5000)")
-    parser.add_argument("--websocket-battles", type=int, default=96, help="speed: measured ones, after as many to warm the server")
-    parser.add_argument("--decisions", type=int, default=20_000, help="masks: decisions with adversarial teams")
+    parser.add_argument("--rounds", type=flag_type(Size), default=16, help="speed: turns that ours and the bare simulator take")
+    parser.add_argument(
+        "--battles", type=flag_type(Size), help="speed: per turn (40); identity: per format (200); endurance: in all (5000)"
+    )
+    parser.add_argument(
+        "--websocket-battles", type=flag_type(Size), default=96, help="speed: measured ones, after as many to warm the server"
+    )
+    parser.add_argument("--decisions", type=flag_type(Size), default=20_000, help="masks: decisions with adversarial teams")
     args = parser.parse_args()
-    battle_format = install.normalize_format(args.battle_format)
+    end_in_sentences()
+    battle_format = install.require_format(args.battle_format)
     if args.masks:
         result = masks(args.decisions)
     elif args.identity:

@@ -26,6 +26,9 @@ sys.path.insert(0, str(ROOT))
 import numpy as np
 import psutil
 
+from cleanrl_games.runtime.errors import RunFailed, end_in_sentences
+from cleanrl_games.runtime.settings import Positive, Size, flag_type
+
 SKIPPED_UPDATES = 4  # processes start, code gets warm, and the slots that were filled meanwhile are used up
 WARM_UP_DECISIONS = 4000  # V8 compiles what it has seen often; in decisions, since a busy machine takes longer
 SCRIPTS = {"": "ppo_vgc_mdbo.py", "rnad_": "rnad_vgc_portfolio.py"}
@@ -78,7 +81,7 @@ def bench_env(workers, seconds):
     running = [subprocess.Popen([*words, str(index)], stdout=subprocess.PIPE, text=True, cwd=ROOT) for index in range(workers)]
     said = [process.communicate()[0] for process in running]
     if any(process.returncode for process in running):
-        raise SystemExit("A process that plays the environment alone failed; its error is above.")
+        raise RunFailed("A process that plays the environment alone failed; its error is above.")
     results = [json.loads(text.splitlines()[-1]) for text in said]
     decisions = sum(result["decisions"] for result in results)
     return sum(result["decisions"] / result["wall"] for result in results), 1000 * sum(result["cpu"] for result in results) / decisions
@@ -97,7 +100,7 @@ def bench_training(script, workers, seconds):
             while True:
                 time.sleep(0.25)
                 if process.poll() is not None:
-                    raise SystemExit(f"{script} ended early:\n{Path(log.name).read_text()}")
+                    raise RunFailed(f"{script} ended early:\n{Path(log.name).read_text()}")
                 metrics = Path(folder, "run", "metrics.jsonl")
                 lines = metrics.read_text().splitlines() if metrics.exists() else []
                 if len(lines) < SKIPPED_UPDATES:
@@ -145,11 +148,14 @@ def bench(workers=4, seconds=60.0, rounds=2):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--num-workers", type=int, default=4)
-    parser.add_argument("--seconds", type=float, default=60.0, help="of training in each turn; the environment alone plays half as long")
-    parser.add_argument("--rounds", type=int, default=2, help="turns")
+    parser.add_argument("--num-workers", type=flag_type(Size), default=4)
+    parser.add_argument(
+        "--seconds", type=flag_type(Positive), default=60.0, help="of training in each turn; the environment alone plays half as long"
+    )
+    parser.add_argument("--rounds", type=flag_type(Size), default=2, help="turns")
     parser.add_argument("--env-worker", type=int, default=-1, help=argparse.SUPPRESS)
     args = parser.parse_args()
+    end_in_sentences()
     if args.env_worker >= 0:
         play_env(args.env_worker, args.seconds)
     else:

@@ -19,6 +19,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
+from cleanrl_games.runtime.errors import BadInput, end_in_sentences
 from cleanrl_games.runtime.files import write_atomically
 from cleanrl_games.tools import report
 
@@ -278,8 +279,8 @@ def share_for(minutes, modes, names):
     share = (minutes - fixed) / whole["learn"]
     if share < LEAST_SHARE:
         others = ", ".join(f"{mode} {taken:g}" for mode, taken in whole.items() if mode != "learn")
-        raise SystemExit(
-            f"{minutes:g} minutes are too few: {f'{others}, ' if others else ''}starting {len(entries)} learning runs "
+        raise BadInput(
+            f"--minutes {minutes:g} are too few: {f'{others}, ' if others else ''}starting {len(entries)} learning runs "
             f"{TABLE['minutes']['start'] * len(entries):g}, and {LEAST_SHARE:.0%} of their {whole['learn']:g}. Give at least "
             f"{math.ceil(fixed + LEAST_SHARE * whole['learn'])}{', or --skip some of these' if others else ''}."
         )
@@ -338,7 +339,7 @@ def main(words):
         f"--compare A B. Known: {known}"
     )
     if not words or words[0] not in (*known, "all"):
-        raise SystemExit(usage)
+        raise BadInput(usage)
     names, minutes, skipped, rest = [], math.inf, [], iter(words[1:])
     for word in rest:
         value = next(rest, "") if word.startswith("--") else ""
@@ -347,7 +348,7 @@ def main(words):
         elif word == "--skip" and words[0] == "all" and value in ("smoke", "speed", "proof"):
             skipped.append(value)
         elif word.startswith("--") or words[0] == "all":
-            raise SystemExit(usage)
+            raise BadInput(usage)
         else:
             names.append(word)
     modes = [mode for mode in MODES if mode not in skipped] if words[0] == "all" else words[:1]
@@ -355,9 +356,10 @@ def main(words):
     stems = {Path(script).stem for script in TABLE["smoke"]} if words[0] == "smoke" else set()
     for name in names:
         if name not in {*TABLE[words[0]], *entries, *stems}:
-            raise SystemExit(f"{words[0]} knows no {name!r}. There are: {', '.join([*TABLE[words[0]], *sorted(entries)])}.")
+            raise BadInput(f"{words[0]} knows no {name!r}. There are: {', '.join([*TABLE[words[0]], *sorted(entries)])}.")
     return benchmark(words, modes, names, share_for(minutes, modes, names))
 
 
 if __name__ == "__main__":
+    end_in_sentences()
     raise SystemExit(main(sys.argv[1:]))

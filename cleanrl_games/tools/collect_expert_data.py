@@ -22,14 +22,14 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 import numpy as np
-import tyro
 
 from cleanrl_games.envs.pokemon import ACTIONS, QUEST_SEEDS, PokemonEnv
 from cleanrl_games.envs.pokemon.cache import progress_bar
 from cleanrl_games.envs.pokemon.episodes import EpisodeError, Recording, describe, find_episodes, read_episode, read_frames, write_episode
 from cleanrl_games.envs.pokemon.experts import ExpertError, Noise, load_expert
 from cleanrl_games.envs.pokemon.minari_data import export_episodes, import_episodes
-from cleanrl_games.runtime.errors import BadInput, RunFailed, end_in_sentences, first_line
+from cleanrl_games.runtime.errors import BadInput, RunFailed, first_line
+from cleanrl_games.runtime.settings import Fraction, Positive, Range, Size, parse_flags, ranged
 from cleanrl_games.tools import models
 
 # the keys of most GBA emulators
@@ -45,19 +45,19 @@ class Args:
     """scripted, human, module:callable, or a model: a run's folder, model.zip or weights.pth"""
     output_dir: str = "expert_data/mine"
     """folder of the episodes; numbers go on after those that are there"""
-    episodes: int = 10
+    episodes: Size = 10
     """how many to play"""
-    num_workers: int = 2
+    num_workers: Size = 2
     """emulator processes"""
     seed: int = 1
     """of noise and sampling; the same seed, expert and worlds give the same files"""
     worlds: str = "0-191"
     """the quest's worlds to play, in order and again from the start: 0-191, or 3,7,9; 192 to 255 are what the script evaluates in"""
-    noise: float = 0.0
+    noise: Fraction = 0.0
     """share of random actions, for coverage; the label stays what the expert said"""
-    noise_length: float = 4.0
+    noise_length: ranged(float, "FLOAT", Range(1.0)) = 4.0
     """random actions in a row, on average"""
-    max_steps: int = 600
+    max_steps: Size = 600
     """an episode longer than this is truncated"""
     rom_path: str = ""
     """a .gba file of your own; empty = the quest that comes along"""
@@ -67,7 +67,7 @@ class Args:
     """how long a button is held; empty = fast for the quest, normal for others"""
     backend: Literal["auto", "libretro", "libmgba"] = "auto"
     """the emulator's door; recorded with the data"""
-    expert_timeout: float = 60.0
+    expert_timeout: Positive = 60.0
     """seconds that a callable has for an answer"""
     deterministic: bool = False
     """a model takes the likeliest action instead of sampling"""
@@ -81,7 +81,7 @@ class Args:
     """a folder of save states (*.state); each episode starts from one of them, in turn"""
     debug: bool = False
     """show the traceback of what goes wrong, of emulator processes too"""
-    compression: int = 1
+    compression: ranged(int, "INT", Range(1, 9)) = 1
     """of the files, 1 (fast) to 9 (small)"""
     replay: str = ""
     """an episode or a folder of them: play the recorded buttons again and compare frame by frame"""
@@ -324,13 +324,28 @@ def report(results, folder):
     )
 
 
+def check_args(args):
+    """What a process would stumble over much later, or all of them at once."""
+    if args.noise == 1:
+        raise BadInput("--noise should be less than 1: the expert must be heard now and then.")
+    if args.replay and not Path(args.replay).exists():
+        raise BadInput(f"--replay {args.replay}: there is no such file or folder.")
+    if Path(args.output_dir).exists() and not Path(args.output_dir).is_dir():
+        raise BadInput(f"--output-dir {args.output_dir} is a file: give the name of a folder.")
+    if args.replay or args.to_minari or args.from_minari:
+        return
+    parse_worlds(args.worlds)
+    try:
+        make_env(args).close()
+    except (ValueError, OSError) as error:  # a ROM or a save state that cannot be used
+        raise BadInput(str(error)) from None
+    if args.expert != "human":
+        make_expert(args, args.seed)
+
+
 def main(argv=None):
-    end_in_sentences()
-    args = tyro.cli(Args, args=argv, description=__doc__)
-    if args.episodes < 1 or args.num_workers < 1:
-        raise BadInput("--episodes and --num-workers should be at least 1.")
-    if not 0 <= args.noise < 1 or args.noise_length < 1 or not 1 <= args.compression <= 9:
-        raise BadInput("--noise should be from 0 to below 1, --noise-length at least 1, --compression from 1 to 9.")
+    args = parse_flags(Args, __doc__, argv)
+    check_args(args)
     try:
         if args.replay:
             paths = [Path(args.replay)] if Path(args.replay).is_file() else find_episodes(args.replay)
@@ -341,14 +356,11 @@ def main(argv=None):
             print(f"{export_episodes(find_episodes(args.output_dir), args.to_minari)} episodes exported to {args.to_minari}")
         elif args.from_minari:
             folder = Path(args.output_dir)
-            folder.mkdir(parents=True, exist_ok=True)
             first = next_number(folder)
             print(
                 f"{len(import_episodes(args.from_minari, folder, lambda index: episode_name(first + index)))} episodes imported to {folder}"
             )
         else:
-            if args.expert != "human" and not is_model(args.expert):
-                load_expert(args.expert)  # a misspelt one is told here, not in every process
             report(play_human(args) if args.expert == "human" else collect(args), args.output_dir)
     except EpisodeError as error:
         raise BadInput(str(error)) from None

@@ -25,10 +25,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 import torch
-import tyro
 
 from cleanrl_games import recurrent_ppo_rocketleague as script
 from cleanrl_games.envs.rocketleague import NUM_ACTIONS, NUM_OBS, RocketLeagueVecEnv
+from cleanrl_games.runtime.errors import BadInput
+from cleanrl_games.runtime.settings import Positive, Size, parse_flags
 from cleanrl_games.tools.bench_rocketleague import environment, learner, physics
 
 
@@ -36,11 +37,11 @@ from cleanrl_games.tools.bench_rocketleague import environment, learner, physics
 class Args:
     test: Literal["env", "inference", "learn", "gpu", "all"] = "all"
     """what to measure"""
-    seconds: float = 2.0
+    seconds: Positive = 2.0
     """time per figure"""
     agents: tuple[int, ...] = (48, 96, 192, 384)
     """cars per actor to try"""
-    minibatches: tuple[int, ...] = (1024, 2048, 4096)
+    minibatches: tuple[Size, ...] = (1024, 2048, 4096)
     """minibatch sizes to try"""
 
 
@@ -174,9 +175,9 @@ def recommend(env, inference, learn, gpu, cores):
 
 
 def main(argv=None):
-    args = tyro.cli(Args, args=argv, description=__doc__)
-    if any(agents < 12 or agents % 12 for agents in args.agents):
-        raise SystemExit(f"--agents are {args.agents}: each must be a multiple of 12, as --num-agents of the script.")
+    args = parse_flags(Args, __doc__, argv)
+    if not args.agents or any(agents < 12 or agents % 12 for agents in args.agents):
+        raise BadInput(f"--agents are {args.agents}: each must be a multiple of 12, as --num-agents of the script.")
     tests = {"env": test_env, "inference": test_inference, "learn": test_learn, "gpu": test_gpu}
     found = {name: test(args) for name, test in tests.items() if args.test in (name, "all")}
     keys = {

@@ -26,7 +26,7 @@ import tyro
 
 from cleanrl_games.runtime.files import write_atomically
 from cleanrl_games.runtime.metrics import wilson
-from cleanrl_games.runtime.settings import check_settings
+from cleanrl_games.runtime.settings import Count, Size, check_settings, parse_flags
 from cleanrl_games.tools import models, watch_pages
 
 
@@ -36,7 +36,7 @@ class Args:
     """whom to judge: run folders, model.zip files, or scripted players by name"""
     against: tuple[str, ...] = ()
     """whom they play: the same kinds of players; empty = every scripted player of the game"""
-    episodes: int = 1000
+    episodes: Size = 1000
     """games per pairing"""
     seed: int = 1
     """seed of the games and of both players' dice; every pairing gets the same games"""
@@ -46,7 +46,7 @@ class Args:
     """OSRS: loadouts to fight with; empty = what the judged model was trained with"""
     battle_format: str = ""
     """VGC: the format to play, on its held-out teams; empty = what the judged model was trained on"""
-    team_size: int = 0
+    team_size: Count = 0
     """Rocket League: cars per team; 0 = those of the stage that the judged model had reached"""
     json: str = ""
     """also write the results to this JSON file"""
@@ -54,7 +54,7 @@ class Args:
     """also write each pairing's first game to this .html or .gif file; with several pairings their names go into the file's name"""
     game: str = ""
     """the game, needed only when all players are scripted"""
-    threads: int = 1
+    threads: Size = 1
     """torch threads"""
     trust_source: bool = False
     """rebuild a model with the script.py beside it when no script here has its hash; this runs that file's code"""
@@ -351,10 +351,6 @@ def check(args):
     """Settings and places to write to, before minutes are spent on games."""
     if not args.players:
         raise models.ModelError("There is nobody to judge: give run folders or model.zip files.")
-    if args.episodes < 1:
-        raise models.ModelError(f"--episodes should be at least 1, found {args.episodes}.")
-    if args.threads < 1:
-        raise models.ModelError(f"--threads should be at least 1, found {args.threads}.")
     for flag, path in (("--json", args.json), ("--save", args.save)):
         if path and not Path(path).absolute().parent.is_dir():
             raise models.ModelError(f"{flag} {path}: there is no folder {Path(path).absolute().parent} to write to.")
@@ -363,7 +359,7 @@ def check(args):
 
 
 def main(argv=None):
-    args = tyro.cli(Args, args=argv, description=__doc__)
+    args = parse_flags(Args, __doc__, argv)
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -382,8 +378,6 @@ def main(argv=None):
                 results.append(result)
                 if bar.disable:  # no terminal: a line per pairing says that it is alive
                     print(f"{len(results)} of {len(players) * len(opponents)} pairings done", file=sys.stderr, flush=True)
-    except models.ModelError as error:
-        raise SystemExit(str(error)) from None
     except KeyboardInterrupt:
         stopped = True
     show(console, results, f"{game}, {args.episodes:,} games each, seed {args.seed}{', deterministic' if args.deterministic else ''}")

@@ -24,6 +24,7 @@ sys.path.insert(0, str(ROOT))
 
 import tyro
 
+from cleanrl_games.runtime.settings import parse_flags
 from cleanrl_games.tools import models
 
 # Of requirements.txt: the versions that the tests ran with, the packets' types among them.
@@ -139,8 +140,5 @@ def export(args):
 
 
 if __name__ == "__main__":
-    args = tyro.cli(Args, description=__doc__)
-    try:
-        print(f"The bot is in {export(args)}: install its requirements.txt into a venv beside bot.py and add the folder in RLBot.")
-    except models.ModelError as error:
-        raise SystemExit(str(error)) from None
+    folder = export(parse_flags(Args, __doc__))
+    print(f"The bot is in {folder}: install its requirements.txt into a venv beside bot.py and add the folder in RLBot.")

@@ -37,8 +37,8 @@ SHIMS = {
 }
 
 
-class ModelError(Exception):
-    """Something is wrong with a model. The message is a sentence for the user."""
+class ModelError(BadInput):
+    """Something is wrong with a model, or with what a tool was told to do with it."""
 
 
 @dataclasses.dataclass

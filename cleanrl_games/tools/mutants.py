@@ -19,6 +19,11 @@ from pathlib import Path
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from cleanrl_games.runtime.errors import BadInput, RunFailed, end_in_sentences
+from cleanrl_games.runtime.settings import Positive, flag_type
+
 TABLE = ROOT / "tests" / "mutants.yaml"
 FIELDS = {"name", "file", "old", "new", "tests"}
 LEFT_OUT = (".git", ".venv", "runs", "wandb", "node_modules", ".pytest_cache", ".ruff_cache", ".hypothesis")
@@ -53,21 +58,23 @@ def run_tests(folder, tests, seconds):
     except subprocess.TimeoutExpired:
         return "hung"
     if done.returncode not in (0, 1, 2):  # 2: the module could not even be imported
-        raise SystemExit(f"pytest could not run {' '.join(tests)} (exit code {done.returncode}):\n{done.stdout}\n{done.stderr}")
+        raise RunFailed(f"pytest could not run {' '.join(tests)} (exit code {done.returncode}):\n{done.stdout}\n{done.stderr}")
     return "passed" if done.returncode == 0 else "failed"
 
 
 def main(words=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="mutants whose file or name has this in it")
-    parser.add_argument("--seconds", type=float, default=300.0, help="after which tests count as hanging, which is noticing too")
+    parser.add_argument(
+        "--seconds", type=flag_type(Positive), default=300.0, help="after which tests count as hanging, which is noticing too"
+    )
     args = parser.parse_args(words)
     mutants, problems = read_mutants()
     if problems:
-        raise SystemExit("tests/mutants.yaml does not fit the code:\n" + "\n".join(problems))
+        raise BadInput("tests/mutants.yaml does not fit the code:\n" + "\n".join(problems))
     mutants = [mutant for mutant in mutants if args.only in mutant["file"] or args.only in mutant["name"]]
     if not mutants:
-        raise SystemExit(f"--only {args.only}: there is no such mutant.")
+        raise BadInput(f"--only {args.only}: there is no such mutant.")
     survivors = []
     with tempfile.TemporaryDirectory(prefix="cleanrl_games-mutants-") as temporary:
         folder = Path(temporary) / "project"
@@ -91,4 +98,5 @@ def main(words=None):
 
 
 if __name__ == "__main__":
+    end_in_sentences()
     raise SystemExit(main())

@@ -11,12 +11,14 @@ environment variable SHOWDOWN_PASSWORD) and its rules allow bots or not: ask fir
 
 import asyncio
 import dataclasses
+import json
 import os
 import random
 import sys
 import time
+import urllib.request
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # before torch: AMX bf16 crashes on some machines
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -29,13 +31,15 @@ from poke_env.teambuilder import Teambuilder
 
 from cleanrl_games.envs.vgc import PREVIEW, TeamPool, VGCPlayer
 from cleanrl_games.envs.vgc.teams import TeamError
+from cleanrl_games.runtime.errors import BadInput, RunFailed, first_line
+from cleanrl_games.runtime.settings import Positive, Size, parse_flags
 from cleanrl_games.tools import models
 
 AUTHENTICATION = "https://play.pokemonshowdown.com/action.php?"  # only ever asked when there is a password
 LOGIN_SECONDS = 60.0
 
 
-class PlayError(Exception):
+class PlayError(BadInput):
     """Battles cannot be played. The message is a sentence for the user."""
 
 
@@ -49,9 +53,11 @@ class Args:
     """accept challenges, from anybody"""
     challenge: str = ""
     """challenge this player"""
+    wait_seconds: Positive = 300.0
+    """a challenge that nobody has taken up after so many seconds is given up"""
     ladder: bool = False
     """play on the ladder"""
-    battles: int = 1
+    battles: Size = 1
     """battles to play"""
     battle_format: str = ""
     """the VGC format, empty = the one the model was trained in"""
@@ -120,6 +126,23 @@ async def check_server(address):
         ) from None
 
 
+def check_password(name):
+    """Asks the login server before poke-env does, which would go on for a minute with tracebacks and no login."""
+    if not name:
+        raise PlayError("SHOWDOWN_PASSWORD is set, but no --username: say whose password it is.")
+    words = {"act": "login", "name": name, "pass": os.environ["SHOWDOWN_PASSWORD"], "challstr": "4|0"}
+    try:
+        with urllib.request.urlopen(AUTHENTICATION, urlencode(words).encode(), timeout=10.0) as answer:
+            logged_in = json.loads(answer.read()[1:])["actionsuccess"]
+    except OSError as error:
+        without = "Without SHOWDOWN_PASSWORD it is not asked."
+        raise PlayError(f"The login server {AUTHENTICATION} does not answer ({first_line(error)}). {without}") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise PlayError(f"The login server {AUTHENTICATION} sent something that is no answer ({first_line(error)}).") from None
+    if not logged_in:
+        raise PlayError(f"The password in SHOWDOWN_PASSWORD is not that of {name!r}.")
+
+
 async def log_in(player):
     client = player.ps_client
     deadline = time.monotonic() + LOGIN_SECONDS
@@ -142,11 +165,20 @@ async def play(player, args):
     else:
         battles = player.accept_challenges(None, args.battles)
     task = asyncio.ensure_future(battles)
+    alone_since = time.monotonic()
     while not task.done():
         await asyncio.wait({task}, timeout=0.5)
+        if any(not battle.finished for battle in player.battles.values()):
+            alone_since = time.monotonic()
+        if args.challenge and time.monotonic() - alone_since > args.wait_seconds:
+            task.cancel()
+            raise RunFailed(
+                f"{args.challenge} has not taken up the challenge within {args.wait_seconds:g} seconds (--wait-seconds): "
+                f"{player.n_finished_battles} of {args.battles} battles were played."
+            )
         if client._listening_coroutine.done() and not task.done():
             task.cancel()
-            raise PlayError(
+            raise RunFailed(
                 f"The connection to {client.websocket_url} was lost after {player.n_finished_battles} of {args.battles} battles; "
                 f"replays of those are in {args.replays}."
             )
@@ -156,10 +188,10 @@ async def play(player, args):
 def make_player(args):
     if sum([args.accept, bool(args.challenge), args.ladder]) != 1:
         raise PlayError("Say how to find opponents, one of: --accept, --challenge NAME, --ladder.")
-    if args.battles < 1:
-        raise PlayError(f"--battles should be at least 1, found {args.battles}.")
     address = websocket_address(args.server)
     asyncio.run(check_server(address))
+    if os.environ.get("SHOWDOWN_PASSWORD"):
+        check_password(args.username)
     model = models.load(args.model, "vgc", args.trust_source)
     battle_format = args.battle_format or model.metadata["battle_format"]
     pool = TeamPool(args.teams, battle_format)
@@ -179,7 +211,13 @@ def make_player(args):
 
 
 async def run(player, args):
-    what = f"challenges {args.challenge}" if args.challenge else "plays the ladder" if args.ladder else "waits for challenges"
+    what = (
+        f"challenges {args.challenge} and waits up to {args.wait_seconds:g} s"
+        if args.challenge
+        else "plays the ladder"
+        if args.ladder
+        else "waits for challenges"
+    )
     try:
         await log_in(player)
         print(f"{player.username} {what} at {player.ps_client.websocket_url}, {player.format}", flush=True)
@@ -191,10 +229,13 @@ async def run(player, args):
 
 
 def main(argv=None):
-    args = tyro.cli(Args, args=argv, description=__doc__)
+    args = parse_flags(Args, __doc__, argv)
     try:
         asyncio.run(run(make_player(args), args))
-    except (PlayError, models.ModelError, TeamError, RuntimeError) as error:
+    except (BadInput, TeamError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    except (RunFailed, RuntimeError) as error:  # the server went away, or the policy failed in mid-battle
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -18,8 +18,7 @@ if __name__ == "profile":
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-    import tyro
-
+    from cleanrl_games.runtime.settings import parse_flags
     from cleanrl_games.tools import profiler
 
-    profiler.main(tyro.cli(profiler.Args, description=profiler.__doc__))
+    profiler.main(parse_flags(profiler.Args, profiler.__doc__))

@@ -28,7 +28,9 @@ import psutil
 import tyro
 import yaml
 
+from cleanrl_games.runtime.errors import BadInput, RunFailed
 from cleanrl_games.runtime.files import write_atomically
+from cleanrl_games.runtime.settings import Positive
 
 # One idea, a name in each script: battles, fights, cars, emulators that one worker plays at a time; decisions of a rollout.
 PLAYERS = ("num_battles", "num_envs", "num_agents", "num_emulators")
@@ -44,9 +46,9 @@ class Args:
     """also try other numbers of workers, players and decisions per rollout"""
     output: str = ""
     """results as JSON; config.yaml goes beside it. Empty = runs/profile__<script>__<time>/results.json"""
-    seconds: float = 20.0
+    seconds: Positive = 20.0
     """what is measured of each spell, after its first update"""
-    start_seconds: float = 300.0
+    start_seconds: Positive = 300.0
     """a script that has not finished its first update by then is given up"""
     flags: tuple[str, ...] = ()
     """further flags for every spell, as the script knows them but without dashes: bc_model=runs/CLONE width=32"""
@@ -57,14 +59,14 @@ def script_settings(name):
     path = Path(name) if name.endswith(".py") else ROOT / "cleanrl_games" / f"{name}.py"
     known = sorted(file.stem for file in (ROOT / "cleanrl_games").glob("*_*.py") if file.stem != "__init__")
     if not path.exists():
-        raise SystemExit(f"There is no script {path}. Known: {', '.join(known)}.")
+        raise BadInput(f"There is no script {path}. Known: {', '.join(known)}.")
     spec = importlib.util.spec_from_file_location(f"profiled_{path.stem}", path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     defaults = dataclasses.asdict(module.Args())
     if "num_workers" not in defaults:
-        raise SystemExit(f"{path.name} has no --num-workers: there is nothing to sweep and nothing to measure it by.")
+        raise BadInput(f"{path.name} has no --num-workers: there is nothing to sweep and nothing to measure it by.")
     return path, defaults
 
 
@@ -128,7 +130,7 @@ def spell(path, defaults, setting, args):
                     peak, gpu = max(peak, usage_of(member)[1]), gpu_use()
                     gpus += [] if gpu is None else [gpu]
                     if time.time() - begin > args.seconds + args.start_seconds:
-                        raise SystemExit(f"{path.name} did not finish two more updates in {args.start_seconds:.0f} seconds.")
+                        raise RunFailed(f"{path.name} did not finish two more updates in {args.start_seconds:.0f} seconds.")
                     time.sleep(0.5)
                 cpu, elapsed = usage_of(member)[0] - cpu_before, time.time() - begin
             finally:
@@ -157,11 +159,11 @@ def wait(condition, process, seconds, log, what):
     while True:
         if process.poll() is not None:
             log.seek(0)
-            raise SystemExit(f"The script ended with exit code {process.returncode} while it was measured:\n{log.read()[-2000:]}")
+            raise RunFailed(f"The script ended with exit code {process.returncode} while it was measured:\n{log.read()[-2000:]}")
         if condition():
             return
         if time.time() > end:
-            raise SystemExit(f"The script has not {what} within {seconds:.0f} seconds; give more with --start-seconds.")
+            raise RunFailed(f"The script has not {what} within {seconds:.0f} seconds; give more with --start-seconds.")
         time.sleep(0.2)
 
 

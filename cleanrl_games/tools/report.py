@@ -13,7 +13,7 @@ import platform
 import subprocess
 from pathlib import Path
 
-from cleanrl_games.runtime.errors import first_line
+from cleanrl_games.runtime.errors import BadInput, first_line
 from cleanrl_games.runtime.files import write_atomically
 
 MODES = ("smoke", "speed", "learn", "proof")
@@ -83,9 +83,9 @@ def read_results(folder):
         results = json.loads(path.read_text())
         problems_of(results), results["machine"], results["started"]
     except OSError:
-        raise SystemExit(f"There is no benchmark in {folder}: it should have a results.json.") from None
+        raise BadInput(f"There is no benchmark in {folder}: it should have a results.json.") from None
     except (ValueError, KeyError, TypeError) as error:
-        raise SystemExit(f"{path} is not a benchmark's results ({first_line(error)}).") from None
+        raise BadInput(f"{path} is not a benchmark's results ({first_line(error)}).") from None
     return results
 
 

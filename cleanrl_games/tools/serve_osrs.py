@@ -29,6 +29,7 @@ import torch
 import tyro
 
 from cleanrl_games.envs.osrs.contract import HEAD_NAMES, HEAD_SIZES, NUM_HEADS, NUM_OBS
+from cleanrl_games.runtime.settings import NonNegative, Range, Size, parse_flags, ranged
 from cleanrl_games.tools import models
 
 
@@ -38,19 +39,19 @@ class Args:
     """a model.zip or run folder, or NAME=PATH to choose the name clients ask for; repeat it to serve several, the first is for requests that name none"""
     host: str = "127.0.0.1"
     """address to listen on; there is no password, so leave this on loopback unless the network is yours"""
-    port: int = 5555
+    port: ranged(int, "INT", Range(0, 65535)) = 5555
     """port to listen on, 0 = any free one; older clients expect 9999"""
-    batch_window_ms: float = 2.0
+    batch_window_ms: NonNegative = 2.0
     """how long a request may wait for others to share its forward pass"""
-    max_batch: int = 256
+    max_batch: Size = 256
     """requests in one forward pass at most"""
-    max_line_bytes: int = 262_144
+    max_line_bytes: ranged(int, "INT", Range(1024)) = 262_144
     """longest request line; a request with one frame has 1 to 4 kB"""
-    max_connections: int = 512
+    max_connections: Size = 512
     """clients at once; one more is told so and disconnected"""
-    idle_timeout: float = 600.0
+    idle_timeout: NonNegative = 600.0
     """seconds after which a client that sends no whole line, or reads no reply, is disconnected; 0 = never"""
-    threads: int = 1
+    threads: Size = 1
     """torch threads"""
     seed: int = 1
     """seed of the dice for sampled actions"""
@@ -335,32 +336,12 @@ def load_models(arguments, trust_source):
     return served
 
 
-def check(args):
-    """Settings that would otherwise fail far from where they were typed."""
-    for name, low in (
-        ("max_batch", 1),
-        ("max_line_bytes", 1024),
-        ("max_connections", 1),
-        ("threads", 1),
-        ("batch_window_ms", 0),
-        ("idle_timeout", 0),
-    ):
-        if not getattr(args, name) >= low:
-            raise models.ModelError(f"--{name.replace('_', '-')} should be at least {low}, found {getattr(args, name)}.")
-    if not 0 <= args.port <= 65535:
-        raise models.ModelError(f"--port should be from 0 to 65535, found {args.port}.")
-
-
 def main(argv=None):
-    args = tyro.cli(Args, args=argv, description=__doc__)
-    try:
-        check(args)
-        torch.set_num_threads(args.threads)
-        server = Server(args, load_models(args.model, args.trust_source))
-        names = ", ".join(server.served)
-        asyncio.run(server.run(lambda address: print(f"Serving {names} on {address[0]}:{address[1]}; Ctrl-C stops.", flush=True)))
-    except models.ModelError as error:
-        raise SystemExit(str(error)) from None
+    args = parse_flags(Args, __doc__, argv)
+    torch.set_num_threads(args.threads)
+    server = Server(args, load_models(args.model, args.trust_source))
+    names = ", ".join(server.served)
+    asyncio.run(server.run(lambda address: print(f"Serving {names} on {address[0]}:{address[1]}; Ctrl-C stops.", flush=True)))
     print(
         f"Stopped after {server.requests:,} requests in {server.forward_passes:,} forward passes; {server.refused:,} were refused.",
         flush=True,

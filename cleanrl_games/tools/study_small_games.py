@@ -24,7 +24,6 @@ import numpy as np
 import pyspiel
 import torch
 import torch.nn as nn
-import tyro
 
 from cleanrl_games.rnad_vgc_portfolio import (
     clipped_loss,
@@ -38,7 +37,9 @@ from cleanrl_games.rnad_vgc_portfolio import (
     taken_logprob,
     value_loss,
 )
+from cleanrl_games.runtime.errors import BadInput
 from cleanrl_games.runtime.files import write_atomically
+from cleanrl_games.runtime.settings import Size, parse_flags
 
 GAMES = {
     "kuhn": "kuhn_poker",
@@ -302,13 +303,13 @@ class Args:
     """verify = what the maths must reach, a few minutes; full = the tables of the docs page, about an hour on one core"""
     games: tuple[str, ...] = ("kuhn", "leduc", "liars_dice", "rps")
     """which games"""
-    seeds: int = 3
+    seeds: Size = 3
     """how many seeds"""
     first_seed: int = 1
     """the first of them; settings were chosen on 1 to 5, so others are a fairer test"""
     only: str = ""
     """only rows whose label contains this, diverse for example"""
-    jobs: int = 2
+    jobs: Size = 2
     """processes"""
     run_dir: str = ""
     """where results.jsonl, metrics.jsonl and table.md go; results that are there already are not computed again"""
@@ -348,7 +349,7 @@ def write_tables(args, folder, tables, results, seconds):
 def main(args):
     unknown = sorted(set(args.games) - set(GAMES))
     if unknown:
-        raise SystemExit(f"There is no game {unknown[0]!r} here. Known: {', '.join(GAMES)}.")
+        raise BadInput(f"--games: there is no game {unknown[0]!r} here. Known: {', '.join(GAMES)}.")
     folder = Path(args.run_dir or f"runs/study_small_games__{args.study}__{int(time.time())}")
     folder.mkdir(parents=True, exist_ok=True)
     results, start, seeds = {}, time.time(), list(range(args.first_seed, args.first_seed + args.seeds))
@@ -382,4 +383,4 @@ def main(args):
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args, description=__doc__))
+    main(parse_flags(Args, __doc__))

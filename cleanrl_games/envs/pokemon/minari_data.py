@@ -64,6 +64,7 @@ def import_episodes(dataset_id, folder, name):
     if dataset.storage.jpeg_encoding:
         raise EpisodeError(f"The Minari dataset {dataset_id!r} holds JPEG pictures, which are not what the game showed: export it again.")
     paths = []
+    folder.mkdir(parents=True, exist_ok=True)
     for episode in dataset.iterate_episodes():
         (metadata,) = dataset.storage.get_episode_metadata([episode.id])
         if "meta_json" not in metadata or "expert_action" not in episode.infos or "json" not in episode.infos:

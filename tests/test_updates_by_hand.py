@@ -1,0 +1,191 @@
+"""Three updates of a learner against a second implementation of them, written from the formulas and with plain loops.
+
+The second one plays every battle step by step, sums advantages by their definition, and takes a gradient step by hand. What the
+learner does with rows, signs, minibatches, old log-probs, clipping or gradients that were not cleared shows in the weights."""
+
+import contextlib
+import copy
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from cleanrl_games import bc_vgc_mdbo, ppo_vgc_mdbo, rnad_vgc_portfolio
+from tests import test_bc_vgc, test_ppo_vgc, test_rnad_vgc
+
+mixed, played = test_ppo_vgc.mixed, test_rnad_vgc.played
+folder, data = test_bc_vgc.folder, test_bc_vgc.data
+STEP = 0.2
+SETTINGS = {"gamma": 0.9, "gae_lambda": 0.8, "ent_coef": 0.05, "vf_coef": 0.7, "clip_coef": 0.1, "max_grad_norm": 0.4}
+SETTINGS |= {"update_epochs": 1, "num_minibatches": 1, "target_kl": 0.0}
+
+
+def learn(agent, update, times=3):
+    """The agent's weights after some updates of the learner, by gradient descent without momentum"""
+    agent = copy.deepcopy(agent).train()
+    optimizer = torch.optim.SGD(agent.parameters(), lr=STEP)
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    for _ in range(times):
+        update(agent, optimizer, scaler, contextlib.nullcontext)
+    return agent.state_dict()
+
+
+def learn_by_hand(agent, loss_of, max_grad_norm, times=3):
+    agent = copy.deepcopy(agent).train()
+    for _ in range(times):
+        parameters = dict(agent.named_parameters())
+        gradients = torch.autograd.grad(loss_of(agent), parameters.values(), allow_unused=True)
+        norm = math.sqrt(sum(float((gradient.double() ** 2).sum()) for gradient in gradients if gradient is not None))
+        assert norm > max_grad_norm, "so that clipping matters"
+        with torch.no_grad():
+            for parameter, gradient in zip(parameters.values(), gradients):
+                if gradient is not None:
+                    parameter -= STEP * gradient * max_grad_norm / norm
+    return agent.state_dict()
+
+
+def assert_same(learned, by_hand, start):
+    moved = math.sqrt(sum(float(((by_hand[name] - start[name]).double() ** 2).sum()) for name in start if start[name].is_floating_point()))
+    apart = math.sqrt(
+        sum(float(((learned[name] - by_hand[name]).double() ** 2).sum()) for name in start if start[name].is_floating_point())
+    )
+    assert moved > 0.03 and apart < 0.003 * moved, f"the weights moved by {moved:.4f}, and are {apart:.5f} from those computed by hand"
+
+
+def few(batch, count=6):
+    """The first battles of a batch: by hand every decision is a pass of its own."""
+    rows = int(batch.lengths[:count].sum())
+    names = ("starts", "lengths", "bootstrap_values")
+    parts = {name: getattr(batch, name)[:count].clone() for name in names}
+    parts["bootstrap_values"][0] = 0.4  # as if it had been truncated
+    return dataclasses.replace(batch, rows={name: values[:rows] for name, values in batch.rows.items()}, **parts)
+
+
+def walk(agent, rows, starts, lengths):
+    """Every battle step by step → log-prob tables (N, 2, 90) and win logits (N,), in the order of rows"""
+    tables, logits = {}, {}
+    for start, length in zip(starts, lengths):
+        state = agent.initial_state(1)
+        for row in range(start, start + length):
+            hidden, candidates, state = agent.step(rows["ints"][[row]], rows["floats"][[row]], state)
+            tables[row] = agent.logprobs(hidden, candidates, rows["is_preview"][[row]], rows["legal"][[row]], rows["actions"][[row]])[0]
+            logits[row] = agent.win_logit(hidden)[0]
+    return torch.stack([tables[row] for row in sorted(tables)]), torch.stack([logits[row] for row in sorted(logits)])
+
+
+def advantages_by_definition(batch, gamma, gae_lambda):
+    """A_t = Σ_k (γλ)^(k-t) (r_k + γ V_{k+1} - V_k), within a battle"""
+    rewards, values = batch.rows["rewards"].tolist(), batch.rows["values"].tolist()
+    found = []
+    for start, length, after in zip(batch.starts.tolist(), batch.lengths.tolist(), batch.bootstrap_values.tolist()):
+        following = [*values[start + 1 : start + length], after]
+        deltas = [rewards[start + t] + gamma * following[t] - values[start + t] for t in range(length)]
+        found += [sum((gamma * gae_lambda) ** (k - t) * deltas[k] for k in range(t, length)) for t in range(length)]
+    return torch.tensor(found)
+
+
+def taken(tables, batch):
+    """Log-probs of what was played, choice by choice (a preview has one)"""
+    total = []
+    for table, action, preview in zip(tables, batch.rows["actions"].tolist(), batch.rows["is_preview"].tolist()):
+        total.append(table[0, action] if preview else table[0, action // 45] + table[1, action % 45])
+    return torch.stack(total)
+
+
+def policy_gradient_loss(agent, batch, references=None, alpha=0.0):
+    tables, logits = walk(agent, batch.rows, batch.starts.tolist(), batch.lengths.tolist())
+    advantages = advantages_by_definition(batch, SETTINGS["gamma"], SETTINGS["gae_lambda"])
+    returns = advantages + batch.rows["values"]
+    scaled = (advantages - advantages.mean()) / advantages.std(unbiased=False)
+    ratio = (taken(tables, batch) - batch.rows["logprobs"]).exp()
+    gain = torch.minimum(ratio * scaled, ratio.clip(1 - SETTINGS["clip_coef"], 1 + SETTINGS["clip_coef"]) * scaled)
+    if references is not None:  # this script bounds what a bad action that has become likelier may push
+        gain = torch.where(scaled < 0, torch.maximum(gain, 3 * scaled), gain)
+    chance, wins = logits.sigmoid(), ((returns + 1) / 2).clip(0, 1)
+    value = -(wins * chance.log() + (1 - wins) * (1 - chance).log()).mean()
+    possible = batch.rows["legal"]
+    p, logp = torch.where(possible, tables.exp(), 0.0), torch.where(possible, tables, 0.0)
+    entropy = -(p * logp).sum((1, 2)).mean()
+    loss = -gain.mean() + SETTINGS["vf_coef"] * value - SETTINGS["ent_coef"] * entropy
+    if references is not None:
+        kls = [(p * (logp - torch.where(possible, reference, 0.0))).sum((1, 2)) for reference in references]
+        loss = loss + alpha * torch.stack(kls).min(0).values.mean()
+    return loss
+
+
+def test_three_updates_of_ppo(mixed):
+    actor, batch = mixed[0], few(mixed[1])
+    args = test_ppo_vgc.small_args(**SETTINGS)
+    learned = learn(actor.agent, lambda *parts: ppo_vgc_mdbo.update_agent(*parts, batch, args))
+    by_hand = learn_by_hand(actor.agent, lambda agent: policy_gradient_loss(agent, batch), args.max_grad_norm)
+    assert_same(learned, by_hand, actor.agent.state_dict())
+
+
+def test_three_updates_of_rnad(played):
+    actor, batch = played.actor, few(played.batch)
+    args = test_rnad_vgc.small_args(**SETTINGS, alpha=0.6)
+    torch.manual_seed(3)
+    others = [rnad_vgc_portfolio.make_agent(vars(args)) for _ in range(2)]
+    with torch.no_grad():
+        references = torch.stack([walk(other, batch.rows, batch.starts.tolist(), batch.lengths.tolist())[0] for other in others])
+    learned = learn(actor.agent, lambda *parts: rnad_vgc_portfolio.update_agent(*parts, batch, references, args))
+    by_hand = learn_by_hand(actor.agent, lambda agent: policy_gradient_loss(agent, batch, references, args.alpha), args.max_grad_norm)
+    assert_same(learned, by_hand, actor.agent.state_dict())
+
+
+@pytest.mark.parametrize("script", [ppo_vgc_mdbo, rnad_vgc_portfolio])
+def test_several_minibatches_learn_from_every_row_once(script, mixed):
+    """Small steps commute: two halves move the weights about as far as the whole does, and in the same direction."""
+    actor, batch = mixed
+    agent = script.make_agent(vars(actor.args))
+    agent.load_state_dict(actor.agent.state_dict())
+    references = script.policy_logprobs(agent, batch, "cpu")[None] if script is rnad_vgc_portfolio else None
+    rows_seen, evaluate = [], script.evaluate_battles
+
+    def counted(*parts):
+        rows, *others = evaluate(*parts)
+        rows_seen.append(rows)
+        return rows, *others
+
+    settings = SETTINGS | {"num_minibatches": 3, "update_epochs": 2}
+    args = script.Args(**{**test_ppo_vgc.SMALL, **settings})
+    parts = [references] if references is not None else []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(script, "evaluate_battles", counted)
+        learn(agent, lambda *words: script.update_agent(*words, batch, *parts, args), times=1)
+    assert len(rows_seen) == 6
+    everything = list(range(len(batch.rows["actions"])))
+    assert sorted(torch.cat(rows_seen[:3]).tolist()) == everything == sorted(torch.cat(rows_seen[3:]).tolist())
+
+
+def test_three_updates_of_cloning(data):
+    torch.manual_seed(1)
+    agent = bc_vgc_mdbo.Agent(**test_bc_vgc.SMALL)
+    numbers = np.arange(6)
+    batch = bc_vgc_mdbo.make_batch(data, numbers, "cpu")
+    batch.known[3, 1] = False  # of one decision only the first choice is known
+    args = bc_vgc_mdbo.Args(vf_coef=0.7, max_grad_norm=0.4)
+    lengths = data.streams["length"][numbers].tolist()
+
+    def loss_of(agent):
+        """From the streams one by one; `batch` only says which decision is known, by the place of its row."""
+        place, _ = bc_vgc_mdbo.pack_battles(torch.tensor(np.cumsum(lengths) - lengths), torch.tensor(lengths))
+        names = ("ints", "floats", "is_preview", "legal", "actions", "known", "outcome")
+        rows = {name: torch.empty_like(getattr(batch, name)) for name in names}
+        for name in names:
+            rows[name][place] = getattr(batch, name)
+        tables, logits = walk(agent, rows, (np.cumsum(lengths) - lengths).tolist(), lengths)
+        total, decisions = 0.0, 0
+        for table, action, preview, known in zip(tables, rows["actions"].tolist(), rows["is_preview"].tolist(), rows["known"].tolist()):
+            first, second = (action, 0) if preview else divmod(action, 45)
+            total = total - (table[0, first] if known[0] else 0.0) - (table[1, second] if known[1] else 0.0)
+            decisions += any(known)
+        chance = logits.sigmoid()
+        value = -torch.where(rows["outcome"] == 1, chance.log(), (1 - chance).log()).mean()
+        return total / decisions + 0.7 * value
+
+    learned = learn(agent, lambda *parts: bc_vgc_mdbo.update_agent(*parts, batch, args))
+    by_hand = learn_by_hand(agent, loss_of, args.max_grad_norm)
+    assert_same(learned, by_hand, agent.state_dict())
