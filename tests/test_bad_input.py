@@ -166,7 +166,7 @@ TOOL_CASES = [
     ("collect_expert_data", "--worlds 999", "--worlds should be from 0 to"),
     ("collect_expert_data", "--rom-path nowhere.gba", "nowhere.gba"),
     ("collect_expert_data", "--rom-path a_file", "The ROM a_file is empty"),
-    ("collect_expert_data", "--start-state nowhere.state", "nowhere.state"),
+    ("collect_expert_data", "--start-state nowhere.state", "A start state is for a cartridge of your own"),
     ("collect_expert_data", "--expert nomodule:f", "nomodule"),
     ("collect_expert_data", "--expert nobody", "There is no expert 'nobody'"),
     ("collect_expert_data", "--expert os:nothing", "has no 'nothing'"),

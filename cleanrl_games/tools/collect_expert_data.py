@@ -335,10 +335,7 @@ def check_args(args):
     if args.replay or args.to_minari or args.from_minari:
         return
     parse_worlds(args.worlds)
-    try:
-        make_env(args).close()
-    except (ValueError, OSError) as error:  # a ROM or a save state that cannot be used
-        raise BadInput(str(error)) from None
+    make_env(args).close()
     if args.expert != "human":
         make_expert(args, args.seed)
 
