@@ -1,4 +1,4 @@
-"""The observation: the same in Node and in Python, nothing hidden in it, beliefs that are never wrong, a table that is true."""
+"""The observation: what poke-env says where it is right, nothing hidden in it, beliefs that are never wrong, a table that is true."""
 
 import json
 import logging
@@ -7,15 +7,15 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from poke_env.battle import DoubleBattle, Effect, Weather
+from poke_env.battle import DoubleBattle, Effect, PokemonType, Weather
 from poke_env.data import GenData
 
 from cleanrl_games.envs.vgc import TeamPool, VGCVecEnv, columns_doc, mdbo, vocab_file
 from cleanrl_games.envs.vgc.baselines import feed
-from cleanrl_games.envs.vgc.features import FLOATS, INTS, LAYOUT, Observer, type_multiplier
 from cleanrl_games.envs.vgc.parity import FORMATS, INT_NAMES, Report, check, compare_battle, exact_hp, frame, trace
 from cleanrl_games.envs.vgc.truth import check_beliefs
-from cleanrl_games.envs.vgc.vocabulary import COLUMNS, MOVE_FACTS, SIZES, SPECIES_FACTS, VOCAB, find
+from cleanrl_games.envs.vgc.views import Views
+from cleanrl_games.envs.vgc.vocabulary import COLUMNS, FLOATS, INTS, LAYOUT, MOVE_FACTS, SIZES, SPECIES_FACTS, VOCAB, find
 from cleanrl_games.tools.bench_vgc import adversarial_teams
 
 
@@ -24,20 +24,21 @@ def teams_of(battle_format: str) -> list[str]:
     return [*shipped, *TeamPool("generated", battle_format, size=60, seed=3).packed]
 
 
-# ------------------------------------------------------------------------------------------------- Node equals Python
+# ------------------------------------------------------------------------------------------------- poke-env as an oracle
 
 
 @pytest.mark.parametrize("open_team_sheets", [True, False])
-@pytest.mark.parametrize("battle_format", FORMATS)
-def test_node_and_python_agree(battle_format, open_team_sheets):
+@pytest.mark.parametrize("battle_format", [*FORMATS, "gen9championsvgc2026regma"])
+def test_frames_say_what_poke_env_says(battle_format, open_team_sheets):
     report = check(battle_format, open_team_sheets, 160, seed=11, teams=teams_of(battle_format))
-    assert report.decisions >= 160
+    assert report.decisions >= 160 and report.values > 150 * report.decisions
     assert not report.differing, "\n".join(report.examples)
 
 
-def test_node_and_python_agree_on_adversarial_teams():
-    """Illusion, Imposter, Commander, Revival Blessing, Ally Switch, locked and disabled moves, odd names, short teams."""
+def test_frames_say_what_poke_env_says_on_adversarial_teams():
+    """Imposter, Commander, Revival Blessing, Ally Switch, locked and disabled moves, odd names, short teams."""
     report = check("gen9vgc2024regg", False, 400, seed=5, teams=adversarial_teams())
+    assert report.values > 50 * report.decisions
     assert not report.differing, "\n".join(report.examples)
 
 
@@ -249,11 +250,11 @@ def own(name, details, moves, stats, **more):
 
 
 class Table:
-    """A battle told line by line: what poke-env makes of it, and what the Observer does."""
+    """A battle told line by line: what poke-env makes of it, and what our view does."""
 
     def __init__(self):
         self.battle = DoubleBattle("battle-0", "p1", logging.getLogger("test"), gen=9)
-        self.observer = Observer(self.battle)
+        self.views, self.unheard = Views(), []
         self.say("|player|p1|p1||", "|player|p2|p2||", "|teamsize|p1|2", "|teamsize|p2|4", "|gen|9", "|clearpoke")
         self.say("|poke|p2|Whimsicott, L50, F|", "|poke|p2|Amoonguss, L50, M|", "|poke|p2|Scream Tail, L50|")
         self.say("|poke|p2|Armarouge, L50, M|", "|teampreview|4")
@@ -273,17 +274,17 @@ class Table:
 
     def say(self, *lines):
         feed(self.battle, lines)
-        for line in lines:
-            self.observer.hear(line.split("|"))
+        self.unheard += [{"line": line} for line in lines]
 
     def ask(self, request):
         self.battle.parse_request(json.loads(json.dumps(request)))
-        self.observer.hear_request(request)
+        self.unheard.append({"request": request})
 
     def value(self, group: str, row: int, column: str):
-        ints, floats = self.observer.observe()
+        (frame,) = self.views.follow("table", "p1", [*self.unheard, {"observe": True}])
+        self.unheard = []
         table = LAYOUT[group]
-        return ints[table.int_index(row, column)] if column in table.ints else floats[table.float_index(row, column)]
+        return frame["ints"][table.int_index(row, column)] if column in table.ints else frame["floats"][table.float_index(row, column)]
 
     def belief(self, row: int) -> dict[str, float]:
         return {column: float(self.value("belief", row, column)) for column in LAYOUT["belief"].floats}
@@ -404,7 +405,8 @@ def test_dex_facts_equal_poke_env():
     for attack, name in enumerate(VOCAB["types"][2:], 2):
         for defence in range(2, len(VOCAB["types"])):
             if "stellar" not in (name, VOCAB["types"][defence]):
-                assert VOCAB["chart"][attack][defence] == type_multiplier(attack, (defence,)), (name, VOCAB["types"][defence])
+                ours, theirs = (PokemonType.from_name(VOCAB["types"][index]) for index in (attack, defence))
+                assert VOCAB["chart"][attack][defence] == ours.damage_multiplier(theirs, type_chart=data.type_chart), (ours, theirs)
 
 
 def test_match_up_of_a_known_case():

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -15,10 +16,11 @@ import pytest
 from poke_env import AccountConfiguration, ServerConfiguration
 from poke_env.player import MaxBasePowerPlayer, RandomPlayer, SimpleHeuristicsPlayer
 
-from cleanrl_games.envs.vgc import TeamPool, VGCPlayer
-from cleanrl_games.envs.vgc.features import LAYOUT
-from cleanrl_games.envs.vgc.parity import TOLERANCE, frame, trace
+from cleanrl_games.envs.vgc import TeamPool, VGCPlayer, replay_check, servers
+from cleanrl_games.envs.vgc.parity import frame, trace
 from cleanrl_games.envs.vgc.servers import HOST, ServerError, local_servers, start_servers
+from cleanrl_games.envs.vgc.views import ViewError
+from cleanrl_games.envs.vgc.vocabulary import LAYOUT
 
 FORMAT = "gen9vgc2024regg"
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,8 +41,11 @@ def free_port(count: int = 1) -> int:
 
 @pytest.fixture(scope="module")
 def server():
-    with local_servers(1, free_port()) as (address,):
-        yield ServerConfiguration(address, f"http://{HOST}:1/")
+    """One that also notes each battle's seed, teams and choices"""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(servers, "server_config", lambda port, plain=servers.server_config: f"{plain(port)}exports.logchallenges = true;\n")
+        with local_servers(1, free_port()) as (address,):
+            yield ServerConfiguration(address, f"http://{HOST}:1/")
 
 
 @pytest.fixture(scope="module")
@@ -108,54 +113,48 @@ def test_twenty_battles_against_poke_envs_players(server, teams, tmp_path, caplo
     assert not errors, errors
 
 
-class Recorder(VGCPlayer):
-    """Keeps what the server sent and what was observed."""
-
-    def __init__(self, *arguments, **keywords):
-        self.streams, self.seen = {}, {}
-        super().__init__(*arguments, **keywords)
-
-    def catch_up(self, battle):
-        stream = self.streams.setdefault(battle.battle_tag, [])
-        for message in self.seats[battle.battle_tag].unheard:
-            if message[1:2] == ["request"] and message[2]:
-                stream.append({"request": json.loads("|".join(message[2:]))})
-            elif message[1:2] != ["request"]:
-                stream.append({"lines": ["|".join(message)]})
-        stream.append({"observe": True})
-        return super().catch_up(battle)
-
-
 @pytest.mark.parametrize("open_team_sheets", [True, False])
-def test_server_play_sees_what_node_sees(server, teams, open_team_sheets):
-    """A real server's stream gives the same observation in Python and in the PlayerView of VGCVecEnv."""
-    seen = []
+def test_a_servers_battle_looks_as_it_would_in_the_environment(server, teams, open_team_sheets):
+    """The server notes seed, teams and choices; the same battle, played again without a server, gives the same frames bit by bit."""
+    seen = {}
 
-    def policy(ints, floats, mask, kind, state):
-        seen.append((ints, floats))
-        return np.flatnonzero(mask)[len(seen) * 7 % mask.sum()], None
+    class Recorder(VGCPlayer):
+        def observe(self, battle):
+            frame = super().observe(battle)
+            frames = seen.setdefault(battle.battle_tag, [])
+            if self.seats[battle.battle_tag].tries > 1:
+                frames.pop()  # the same step, asked again: the server notes only the choice that it took
+            frames.append((frame["ints"].astype(np.int32).tobytes(), frame["floats"].tobytes()))
+            return frame
 
+    policy = RandomPolicy(7)
     name = f"sees {open_team_sheets}"
     _, theirs = players(server, teams[4:], policy, RandomPlayer, name, open_team_sheets)
-    ours = Recorder(
-        policy,
-        battle_format=FORMAT,
-        team=teams[4],
-        server_configuration=server,
-        open_team_sheets=open_team_sheets,
-        account_configuration=AccountConfiguration(f"rec {open_team_sheets}", None),
-    )
-    asyncio.run(play(ours, theirs, 2))
-    frames = []
-    for tag, stream in ours.streams.items():
-        job = {"format": FORMAT, "openTeamSheets": open_team_sheets, "replay": [[ours.battles[tag].player_role, stream]]}
-        (replay,) = trace(job)
-        frames += [frame(entry) for entry in replay["frames"]]
-    assert len(frames) == len(seen) > 10
-    for (ints, floats), (node_ints, node_floats) in zip(seen, frames):
-        assert (ints == node_ints).all() and np.abs(floats - node_floats).max() <= TOLERANCE
+    account = AccountConfiguration(f"rec {open_team_sheets}", None)
+    options = {"battle_format": FORMAT, "team": teams[4], "server_configuration": server, "account_configuration": account}
+    ours = Recorder(policy, open_team_sheets=open_team_sheets, **options)
+    asyncio.run(play(ours, theirs, 3))
+    compared = 0
     column = LAYOUT["field"].float_index(0, "open_sheets")
-    assert all(floats[column] == open_team_sheets for _, floats in seen)
+    for tag, frames in seen.items():
+        (again,) = trace({"inputLog": noted(tag)["inputLog"], "openTeamSheets": open_team_sheets})
+        side = int(ours.battles[tag].player_role[1]) - 1
+        expected = [frame(entry) for entry in again["sides"][side] if "ints" in entry]
+        same = [(ints.tobytes(), floats.tobytes()) == ours for (ints, floats), ours in zip(expected, frames)]
+        assert len(expected) >= len(frames) and all(same), same
+        assert all(floats[column] == open_team_sheets for _, floats in expected)
+        compared += len(frames)
+    assert len(seen) == 3 and compared > 20
+
+
+def noted(tag: str) -> dict:
+    """What the server wrote about a battle that has ended"""
+    deadline = time.monotonic() + 30
+    while not (found := list(Path(tempfile.gettempdir()).glob(f"showdown-*/logs/*/*/*/{tag.removeprefix('battle-')}.log.json"))):
+        assert time.monotonic() < deadline, f"the server did not write down {tag}"
+        time.sleep(0.1)
+    newest = max(found, key=lambda path: path.stat().st_mtime)
+    return json.loads(newest.read_text(encoding="utf-8"))
 
 
 def test_poke_env_forgets_the_own_stats_when_the_own_sheet_is_opened(server, teams):
@@ -163,12 +162,12 @@ def test_poke_env_forgets_the_own_stats_when_the_own_sheet_is_opened(server, tea
     stats = []
 
     class Watcher(VGCPlayer):
-        def decide(self, battle):
-            floats = self.catch_up(battle).observer.observe()[1]
+        def observe(self, battle):
+            frame = super().observe(battle)
             for row, entry in enumerate(battle.last_request["side"]["pokemon"]):
-                own = floats[LAYOUT["own"].float_index(row, "stat_spe")]
+                own = frame["floats"][LAYOUT["own"].float_index(row, "stat_spe")]
                 stats.append((entry["stats"]["spe"], battle.team[entry["ident"]].stats["spe"], round(float(own) * 250)))
-            return super().decide(battle)
+            return frame
 
     policy = RandomPolicy(5)
     _, theirs = players(server, teams[4:], policy, RandomPlayer, "stats")
@@ -177,6 +176,29 @@ def test_poke_env_forgets_the_own_stats_when_the_own_sheet_is_opened(server, tea
     asyncio.run(play(Watcher(policy, **options), theirs, 1))
     assert all(ours == told for told, _, ours in stats)
     assert any(poke_env != told for told, poke_env, _ in stats[:6]), "team preview comes right after the sheets"
+
+
+@pytest.mark.parametrize("battle_format", ["gen9vgc2024regh", "gen9championsvgc2026regma"])
+def test_a_server_knows_every_regulation(server, battle_format, tmp_path):
+    """Also those that Showdown does not list; their logs can be learned from."""
+    teams = TeamPool("generated", battle_format, size=4, seed=2).packed
+    common = {"battle_format": battle_format, "server_configuration": server, "log_level": 30}
+    accounts = [AccountConfiguration(f"{name} {battle_format[-4:]}", None) for name in ("ours", "theirs")]
+    ours = VGCPlayer(RandomPolicy(3), team=teams[0], account_configuration=accounts[0], save_logs=tmp_path, **common)
+    theirs = RandomPlayer(team=teams[1], account_configuration=accounts[1], accept_open_team_sheet=True, **common)
+    asyncio.run(play(ours, theirs, 2))
+    assert ours.n_finished_battles == 2
+    score = replay_check.check(tmp_path, battle_format)
+    assert (score.read, score.files) == (4, 4), score.left_out  # a log and a page of each
+    assert score.known > 0
+
+
+def test_a_view_that_dies_is_named(server, teams):
+    ours, theirs = players(server, teams, RandomPolicy(1), RandomPlayer, "dies")
+    ours.views.process.kill()
+    with pytest.raises(RuntimeError) as caught:
+        asyncio.run(play(ours, theirs, 1))
+    assert isinstance(caught.value.__cause__, ViewError) and "exit code -9" in str(caught.value.__cause__)
 
 
 def test_a_failing_policy_gives_up_and_says_so(server, teams):

@@ -1,13 +1,12 @@
 """VGCPlayer: any policy as a poke-env Player, on a real Showdown server.
 
-    server ──> websocket ──> poke-env ──> DoubleBattle ──┐
-                                └──> lines, requests ────┴─> Observer ─> policy ─> MDBO action ─> "/choose move 2 1, switch 3"
+    server ──> websocket ──> poke-env ──> lines, requests ──> Views (Node) ──> frame ──> policy ──> "/choose move 2 1, switch 3"
 
     player = VGCPlayer(policy, battle_format="gen9vgc2024regg", team=packed)
     await player.battle_against(RandomPlayer(battle_format="gen9vgc2024regg", team=packed), n_battles=20)
 
-`policy(ints, floats, mask, kind, state) -> action, state` gets the same columns as in VGCVecEnv, the legal actions as (2025,)
-bool, kind PREVIEW or TURN, and the state it returned at its last decision of this battle (None at the first): an LSTM's
+poke-env speaks with the server; what the policy sees comes from the view that VGCVecEnv uses, bit by bit the same.
+`policy(ints, floats, mask, kind, state) -> action, state` gets the columns of VGCVecEnv, the legal actions as (2025,) bool, kind PREVIEW or TURN, and the state it returned at its last decision of this battle (None at the first): an LSTM's
 memory, or nothing. Choices go out by index with the request's id, so a late answer never counts for another turn.
 """
 
@@ -16,14 +15,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 from poke_env.battle import DoubleBattle
 from poke_env.player import Player
 from poke_env.player.battle_order import BattleOrder, ForfeitBattleOrder
 
 from cleanrl_games.envs.vgc import mdbo
-from cleanrl_games.envs.vgc.features import Observer
+from cleanrl_games.envs.vgc.vec_env import PREVIEW, TURN
+from cleanrl_games.envs.vgc.views import Views, mask_of
 
-PREVIEW, TURN = 0, 1
 RETRIES = 4  # answers to one and the same request before the server's own default is asked for
 
 
@@ -40,8 +40,7 @@ class Choice(BattleOrder):
 class Seat:
     """What the player keeps of one battle."""
 
-    observer: Observer | None = None
-    unheard: list[list[str]] = field(default_factory=list)  # lines since the last decision
+    unheard: list[dict] = field(default_factory=list)  # what the server said since the last decision, as `Views.follow` takes it
     log: list[str] = field(default_factory=list)
     state: object = None
     request: dict | None = None
@@ -63,6 +62,7 @@ class VGCPlayer(Player):
         self.policy = policy
         self.save_logs = Path(save_logs) if save_logs is not None else None
         self.seats: dict[str, Seat] = {}
+        self.views = Views()
         self.failure: Exception | None = None
         super().__init__(battle_format=battle_format, accept_open_team_sheet=open_team_sheets, **player_arguments)
 
@@ -75,41 +75,44 @@ class VGCPlayer(Player):
         if tag in self.seats:  # a battle that is over still says goodbye
             seat = self.seats[tag]
             for message in split_messages[1:]:
-                seat.unheard.append(message)
-                if self.save_logs is not None and message[1:2] != ["request"]:
-                    seat.log.append("|".join(message))
+                self.hear(seat, message)
         await super()._handle_battle_message(split_messages)
 
-    def catch_up(self, battle: DoubleBattle) -> Seat:
+    def hear(self, seat: Seat, message: list[str]) -> None:
+        line = "|".join(message)
+        if message[1:2] != ["request"]:
+            seat.unheard.append({"line": line})
+            if self.save_logs is not None:
+                seat.log.append(line)
+        elif message[2]:
+            request = json.loads("|".join(message[2:]))
+            seat.unheard.append({"request": request})
+            seat.tries = 0 if request != seat.request else seat.tries
+            seat.request = request
+
+    def observe(self, battle: DoubleBattle) -> np.ndarray:
+        """The frame of this moment, as VGCVecEnv would give it. A request speaks of what its lines have told: it comes after them."""
         seat = self.seats[battle.battle_tag]
-        if seat.observer is None:
-            seat.observer = Observer(battle)
-        for message in seat.unheard:
-            if message[1:2] != ["request"]:
-                seat.observer.hear(message)
-            elif message[2]:
-                request = json.loads("|".join(message[2:]))
-                seat.observer.hear_request(request)
-                seat.tries = 0 if request != seat.request else seat.tries
-                seat.request = request
-        seat.unheard = []
-        return seat
+        entries, seat.unheard = seat.unheard, []
+        if "request" not in (entries or [{}])[-1]:
+            entries.append({"request": seat.request})
+        return self.views.follow(battle.battle_tag, battle.player_role, [*entries, {"observe": True}])[0]
 
     # ------------------------------------------------------------------------------------------- what is decided
 
     def decide(self, battle: DoubleBattle) -> BattleOrder:
         """The policy's order. If it fails the battle is given up, and the failure is raised where the battles were asked for."""
         try:
-            seat = self.catch_up(battle)
+            seat = self.seats[battle.battle_tag]
             request = seat.request
             seat.tries += 1
             if seat.tries > RETRIES:
                 self.logger.warning("%s: %d answers refused, leaving it to the server", battle.battle_tag, RETRIES)
                 return Choice("default", request.get("rqid"))
-            ints, floats = seat.observer.observe()
-            legal = mdbo.mask(request)
             kind = PREVIEW if request.get("teamPreview") else TURN
-            action, seat.state = self.policy(ints, floats, legal, kind, seat.state)
+            frame = self.observe(battle)
+            legal = mask_of(frame, kind == PREVIEW)
+            action, seat.state = self.policy(frame["ints"], frame["floats"], legal, kind, seat.state)
             if not legal[action]:
                 raise ValueError(
                     f"The policy chose action {action} in {battle.battle_tag}, turn {battle.turn}, where the mask forbids it; "
@@ -129,6 +132,7 @@ class VGCPlayer(Player):
 
     def _battle_finished_callback(self, battle: DoubleBattle):
         seat = self.seats.pop(battle.battle_tag)
+        self.views.follow(battle.battle_tag, battle.player_role, [], close=True)
         if self.save_logs is not None:
             from cleanrl_games.envs.vgc.replay import write_replay
 

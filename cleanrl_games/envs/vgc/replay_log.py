@@ -118,7 +118,7 @@ class Board:
         if health == "0" or status == "fnt":
             mon |= {"hp": 0.0, "hp_text": "0", "status": "", "fainted": True}
             return
-        left, _, full = health.partition("/")
+        left, _, full = health.rstrip("gyr").partition("/")  # 50/100y: the colour of the bar, where two are possible
         if not re.fullmatch(r"\d+(\.\d+)?", left) or not re.fullmatch(r"\d+", full) or int(full) == 0:
             return
         mon["hp"] = round(100 * float(left) / int(full), 1)

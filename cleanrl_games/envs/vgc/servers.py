@@ -22,7 +22,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from cleanrl_games.envs.vgc.install import InstallError, ensure_showdown, node, node_env
+from cleanrl_games.envs.vgc.install import InstallError, ensure_showdown, formats, node, node_env, regulations
 
 HOST = "127.0.0.1"
 # A public server gives each of these a process of its own; here they would only be memory.
@@ -57,6 +57,36 @@ def server_config(port: int) -> str:
     return "".join(f"exports.{name} = {json.dumps(value)};\n" for name, value in settings.items())
 
 
+def custom_formats() -> str:
+    """The regulations that the package does not list, as formats of this server: what its base has, and rules on top."""
+    entries = []
+    for regulation in regulations().values():
+        base = formats()[regulation["base"]]
+        marks = {"-": "banlist", "*": "restricted"}
+        entry = {"name": regulation["name"], "base": base, "banlist": [], "restricted": []}
+        for rule in regulation["rules"]:
+            entry[marks[rule[0]]].append(rule[1:])
+        entries.append(entry)
+    # The base's own fields, since a ruleset that names a format brings its rules but neither its mod nor its game type.
+    return (
+        "const {Formats} = require('./formats');\n"
+        f"exports.Formats = [{{section: 'Regulations'}}, ...{json.dumps(entries)}.map(({{name, base, banlist, restricted}}) => {{\n"
+        "  const found = Formats.find(format => format.name === base);\n"
+        "  const limited = found.restricted || [];\n"  # what its base limits is banned elsewhere: it is only no longer let in
+        "  const bans = banlist.filter(rule => !limited.includes(rule));\n"
+        "  const kept = limited.filter(rule => !banlist.includes(rule));\n"
+        "  return {...found, name, banlist: [...(found.banlist || []), ...bans], restricted: [...kept, ...restricted]};\n"
+        "})];\n"
+    )
+
+
+def link_all(source: Path, folder: Path, but: tuple[str, ...]) -> None:
+    folder.mkdir(exist_ok=True)
+    for entry in source.iterdir():
+        if entry.name not in but:
+            (folder / entry.name).symlink_to(entry)
+
+
 class Server:
     def __init__(self, port: int):
         self.port = port
@@ -75,9 +105,10 @@ class Server:
                     "server, has it. Stop that one or choose others with --first-port."
                 ) from error
         package = installed / "node_modules" / "pokemon-showdown"
-        for entry in package.iterdir():
-            if entry.name not in OWN_FOLDERS:
-                (self.folder / entry.name).symlink_to(entry)
+        link_all(package, self.folder, but=(*OWN_FOLDERS, "dist"))
+        link_all(package / "dist", self.folder / "dist", but=("config",))
+        link_all(package / "dist" / "config", self.folder / "dist" / "config", but=("custom-formats.js",))
+        (self.folder / "dist" / "config" / "custom-formats.js").write_text(custom_formats(), encoding="utf-8")
         (self.folder / "node_modules").symlink_to(installed / "node_modules")
         for name in NEEDED:
             (self.folder / name).mkdir(parents=True)

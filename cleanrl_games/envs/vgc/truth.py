@@ -12,13 +12,29 @@ import json
 from collections import Counter
 from dataclasses import dataclass, field
 
-from cleanrl_games.envs.vgc.beliefs import RULED_OUT, SCARF, TOUCHES_SPEED
 from cleanrl_games.envs.vgc.parity import FORMATS, frame, trace
-from cleanrl_games.envs.vgc.roster import ILLUSION
 from cleanrl_games.envs.vgc.teams import TeamPool
 from cleanrl_games.envs.vgc.vocabulary import LAYOUT, NONE, SPECIES_FACTS, VOCAB, abilities_of, find
 
 OPP, ACTIVE, BELIEF = LAYOUT["opp"], LAYOUT["active"], LAYOUT["belief"]
+ILLUSION, SCARF = find("abilities", "illusion"), find("items", "choicescarf")
+
+
+def items(*names: str) -> set[int]:
+    return {find("items", name) for name in names}
+
+
+SLOWING = items("ironball", "machobrace", "poweranklet", "powerband", "powerbelt", "powerbracer", "powerlens", "powerweight")
+TOUCHES_SPEED = SLOWING | items("choicescarf", "quickpowder", "laggingtail", "fullincense", "quickclaw", "custapberry")
+RULED_OUT = {  # column -> items it speaks of
+    "no_choice": items("choiceband", "choicescarf", "choicespecs"),
+    "no_assault_vest": items("assaultvest"),
+    "no_life_orb": items("lifeorb"),
+    "no_leftovers": items("leftovers"),
+    "no_focus_sash": items("focussash"),
+    "no_boots": items("heavydutyboots"),
+    "no_balloon": items("airballoon"),
+}
 
 
 @dataclass

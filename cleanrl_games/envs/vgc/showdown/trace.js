@@ -1,15 +1,16 @@
 'use strict';
 // Plays seeded random battles and writes, one JSON line a battle, everything each player was sent and what PlayerView made
-// of it, for features.py to do the same and for the tests to compare.
+// of it, for the tests to compare.
 //
 //   node trace.js < job.json
 //   job: {format, openTeamSheets, teams: [packed] or pairs: [[packed, packed]], seed, first, battles, decisions, turnCap,
-//         previews: [action, action], truth, quiet} or {format, openTeamSheets, replay: [[role, entries]]}
+//         previews: [action, action], truth, quiet}, {replay: [[role, entries]]}, or {inputLog, openTeamSheets}: a server's battle, played again
 //   line: {battle, sides: [[entry]]}; entry: {lines}, {request}, or at a decision {ints, floats} (base64) and, with `truth`,
 //         what the opponent hides. `quiet` leaves out the first two, `previews` fixes both line-ups.
 
 const fs = require('fs');
 const {toID} = require('pokemon-showdown');
+const {Battle} = require('pokemon-showdown/dist/sim/battle');
 const mdbo = require('./mdbo');
 const {battleFormat, createBattle, mix} = require('./battles');
 const {PlayerView, INTS, FLOATS} = require('./features');
@@ -58,6 +59,24 @@ function secrets(side) {
   }))};
 }
 
+// Gives each player its share of the lines since `position` -> how many there are now.
+function distribute(battle, players, position) {
+  const {log} = battle;
+  for (; position < log.length; position++) {
+    const line = log[position];
+    if (!line.startsWith('|split|p')) {
+      players.forEach(player => player.hear(line));
+      continue;
+    }
+    const owner = line.charCodeAt(8) - 49;
+    players[owner].hear(log[position + 1]);
+    players[1 - owner].hear(log[position + 2]);
+    position += 2;
+  }
+  battle.sentLogPos = log.length;
+  return log.length;
+}
+
 function play(index) {
   let state = mix(job.seed, index, 77);
   const random = n => {
@@ -70,23 +89,8 @@ function play(index) {
   const {battle} = createBattle(format, teams1, teams2, job.seed, index, 0, () => {});
   let position = 0;
   let decisions = 0;
-  const distribute = () => {
-    const {log} = battle;
-    for (; position < log.length; position++) {
-      const line = log[position];
-      if (!line.startsWith('|split|p')) {
-        players.forEach(player => player.hear(line));
-        continue;
-      }
-      const owner = line.charCodeAt(8) - 49;
-      players[owner].hear(log[position + 1]);
-      players[1 - owner].hear(log[position + 2]);
-      position += 2;
-    }
-    battle.sentLogPos = log.length;
-  };
   while (!battle.ended && battle.turn <= job.turnCap) {
-    distribute();
+    position = distribute(battle, players, position);
     const pending = battle.sides.filter(side => side.activeRequest && !side.activeRequest.wait && !side.isChoiceDone());
     for (const side of battle.sides) {
       if (side.activeRequest && side.activeRequest.wait) players[side.n].ask(side.activeRequest);
@@ -122,6 +126,33 @@ function replay(role, entries) {
   process.stdout.write(JSON.stringify({frames}) + '\n');
 }
 
+// A battle of a server, from what it noted (seed, teams, choices): what each player would have seen in VGCVecEnv.
+function rerun(inputLog) {
+  const players = [new Player(0), new Player(1)];
+  let battle;
+  let position = 0;
+  const deliver = () => {
+    position = distribute(battle, players, position);
+    for (const side of battle.sides) {
+      if (!side.activeRequest) continue;
+      players[side.n].ask(side.activeRequest);
+      if (!side.activeRequest.wait) players[side.n].observe({});
+    }
+  };
+  for (const line of inputLog) {
+    const [, command, rest] = /^>(\S+) ?(.*)/.exec(line);
+    if (command === 'start') battle = new Battle({...JSON.parse(rest), send: () => {}});
+    else if (command === 'player') battle.setPlayer(rest.slice(0, 2), JSON.parse(rest.slice(3)));
+    else if (/^p[12]$/.test(command)) battle.choose(command, rest);
+    if (!battle || !battle.sides.every(side => side) || battle.log.length === position) continue;
+    // That both players agreed to open their sheets is in no input log.
+    if (position === 0 && job.openTeamSheets) battle.showOpenTeamSheets();
+    deliver();
+  }
+  process.stdout.write(JSON.stringify({sides: players.map(player => player.entries)}) + '\n');
+}
+
+if (job.inputLog) rerun(job.inputLog);
 for (const [role, entries] of job.replay || []) replay(role, entries);
 let done = 0;
-if (!job.replay) for (let i = 0; i < (job.battles || Infinity) && done < (job.decisions || Infinity); i++) done += play((job.first || 0) + i);
+if (!job.replay && !job.inputLog) for (let i = 0; i < (job.battles || Infinity) && done < (job.decisions || Infinity); i++) done += play((job.first || 0) + i);
