@@ -30,7 +30,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch.nn.utils.rnn import PackedSequence
 
-from cleanrl_games.envs.vgc import PREVIEW, contract, demonstrations, require_format, team_mix
+from cleanrl_games.envs.vgc import PREVIEW, TURN, contract, demonstrations, require_format, team_mix
 from cleanrl_games.envs.vgc.collect import CollectingView, collect
 from cleanrl_games.envs.vgc.match import BASELINES, play_battles
 from cleanrl_games.envs.vgc.mdbo import (
@@ -106,7 +106,7 @@ class Args:
     collect_set: str = ""
     """folder of the set this run makes (replays go to {it}__replays); empty = {data_dir}/vgc_{format}/{exp_name}__{seed}__{time}"""
     replays: str = ""
-    """a folder of Showdown replays (.log, .html, .json) to learn from"""
+    """a folder of Showdown replays (.log, .txt, .html, .json) to learn from"""
     num_workers: Count = os.cpu_count() or 1
     """actor processes; 0 = inline in the learner's process, deterministic"""
 
@@ -129,6 +129,8 @@ class Args:
     """gradient clip"""
     shuffle_teams: bool = True
     """show the Pokémon of a team preview, and the opponent's, in random order"""
+    shuffle_labels: bool = False
+    """the control of a small set: each action to learn is exchanged for another decision's that is legal there"""
     valid_fraction: Fraction = 0.05
     """share of the battles kept for validation"""
     width: Size = 64
@@ -559,6 +561,30 @@ def shuffle_teams(rows, stream_of_row, num_streams, rng):
     rows["action"][preview] = LINEUP_NUMBER[tuple(np.sort(lineup, 2).reshape(-1, 4).T)]
 
 
+class ShuffledLabels:
+    """Exchanges each known action for one of another decision of the same kind that is legal here, the same in every epoch.
+
+    What a network then gets right on unseen battles it owes to which actions are common and legal, not to what it sees."""
+
+    TRIES = 64  # other decisions that are asked for a legal action; the own one stays if none has one
+
+    def __init__(self, demos, numbers, seed):
+        rows = demos.rows(numbers)
+        known = rows["known"] == demonstrations.FIRST | demonstrations.SECOND
+        self.seed = seed
+        self.actions = {kind: rows["action"][known & (rows["kind"] == kind)] for kind in (PREVIEW, TURN)}
+
+    def exchange(self, rows, stream_of_row, numbers):
+        legal = demonstrations.joint_mask(rows)
+        dice = [np.random.default_rng([self.seed, number]) for number in numbers]
+        for row in range(len(rows)):
+            actions = self.actions[int(rows["kind"][row])]
+            if rows["known"][row] and len(actions):
+                others = dice[stream_of_row[row]].choice(actions, self.TRIES)
+                possible = others[legal[row, others]]
+                rows["action"][row] = possible[0] if len(possible) else rows["action"][row]
+
+
 @dataclasses.dataclass
 class Batch:
     """Whole battles as they were seen and played from one seat, in the order of `pack_battles`."""
@@ -574,10 +600,12 @@ class Batch:
     outcome: torch.Tensor  # (N,) of the battle: 1 won, 0 lost, NaN not known
 
 
-def make_batch(demos, numbers, device, rng=None):
+def make_batch(demos, numbers, device, rng=None, shuffled_labels=None):
     """Streams of the demonstrations, by their numbers; rng shuffles their teams."""
     lengths, rows = demos.streams["length"][numbers], demos.rows(numbers)
     stream = np.repeat(np.arange(len(numbers)), lengths)
+    if shuffled_labels is not None:
+        shuffled_labels.exchange(rows, stream, numbers)
     if rng is not None:
         shuffle_teams(rows, stream, len(numbers), rng)
     starts = np.cumsum(lengths) - lengths
@@ -746,7 +774,7 @@ def check_args(args):
         except ValueError as error:
             raise BadInput(f"--collect-teams: {error}") from None
     if args.replays and not Path(args.replays).is_dir():
-        raise BadInput(f"--replays {args.replays} is no folder: give one with .log, .html or .json files in it.")
+        raise BadInput(f"--replays {args.replays} is no folder: give one with .log, .txt, .html or .json files in it.")
 
 
 def find_sets(args, battle_format):
@@ -782,8 +810,9 @@ def collect_demonstrations(args, battle_format, stopping):
                 show.close()
         replay_set = Path(f"{args.collect_set}__replays")
         if args.replays and not stopping and not (replay_set / "index.json").exists():
-            read, left_out = collect_replays(args.replays, replay_set, battle_format)
-            print(f"{read} replays read, {len(left_out)} left out", *left_out, sep="\n  ", flush=True)
+            found = collect_replays(args.replays, replay_set, battle_format)
+            known = f"{found.known:,} of {found.decisions:,} decisions known"
+            print(f"{found.battles} replays read, {known}; {len(found.left_out)} left out", *found.left_out, sep="\n  ", flush=True)
     except ValueError as error:
         raise RunFailed(str(error)) from None
 
@@ -866,6 +895,7 @@ if __name__ == "__main__":
         raise SystemExit(0)
     demos = demos or load_demonstrations(sets, battle_format)
     train, valid = split_battles(demos, args.seed, args.valid_fraction)
+    shuffled_labels = ShuffledLabels(demos, train, args.seed) if args.shuffle_labels else None
     num_rows = int(demos.streams["length"][train].sum())
     print(f"{demos.battles:,} battles: {num_rows:,} decisions to learn from, {len(valid):,} streams held out")
     logger = Logger(args, run_dir, now.global_step)
@@ -880,7 +910,7 @@ if __name__ == "__main__":
                 if done >= 1.0:
                     break
                 rng = np.random.default_rng([args.seed, now.epoch, now.position]) if args.shuffle_teams else None
-                batch = make_batch(demos, batches[now.position], device, rng)
+                batch = make_batch(demos, batches[now.position], device, rng, shuffled_labels)
                 optimizer.param_groups[0]["lr"] = anneal(args.learning_rate, args.learning_rate_final, done)
                 losses.append(update_agent(agent, optimizer, scaler, autocast, batch, args))
                 now.global_step += len(batch.actions)

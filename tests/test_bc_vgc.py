@@ -300,11 +300,11 @@ def test_replays_that_cannot_be_used_are_named(played, tmp_path):
         collect_replays(source, tmp_path / "none", FORMAT)
     assert not (tmp_path / "none" / "index.json").exists()
     (source / "good.log").write_text(log)
-    read, left_out = collect_replays(source, tmp_path / "set", FORMAT)
-    assert read == 1
+    found = collect_replays(source, tmp_path / "set", FORMAT)
+    assert found.battles == 1
     assert demos.Demonstrations([tmp_path / "set"], FORMAT).battles == 1
     for name, (_, reason) in bad.items():
-        assert any(line.startswith(f"deep/{name}: {reason}") for line in left_out), (name, left_out)
+        assert any(line.startswith(f"deep/{name}: {reason}") for line in found.left_out), (name, found.left_out)
     (tmp_path / "empty").mkdir()
     for place, sentence in ((tmp_path / "nowhere", "is no folder"), (tmp_path / "empty", "There is no replay in")):
         with pytest.raises(ReplayError, match=sentence):

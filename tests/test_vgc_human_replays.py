@@ -78,6 +78,21 @@ def test_the_outcome_and_the_kinds(views):
     assert all(legal[row, first["action"][row]] for row in np.flatnonzero(first["known"] == BOTH))
 
 
+def test_a_decision_does_not_see_what_only_the_future_told(views):
+    """Moves are known from their use: neither who has some at team preview nor their order may tell what will be chosen."""
+    text = LOG.replace("Zoroark-Hisui, L50, M", "Rillaboom, L50, M")
+    own = LAYOUT["own"]
+    for rows, *_ in Reader(text, FORMAT).streams(views):
+        preview, turn = rows[0], rows[1]
+        for column in ("ability", "item", "lost_item", "tera_type", "move_1", "move_2"):
+            assert len({int(preview["ints"][own.int_index(row, column)]) for row in range(6)} - {0}) <= 1, column
+        for row in range(2):
+            moves = [int(turn["ints"][own.int_index(row, f"move_{number}")]) for number in (1, 2, 3, 4)]
+            assert [move for move in moves if move] == sorted(move for move in moves if move)
+        tera = turn["slots"][:, :40].reshape(2, 4, 2, 5)
+        assert (tera[:, :, 0] == tera[:, :, 1]).all(), "everybody may terastallize, not only who did"
+
+
 def wrapped(text: str) -> dict[str, str]:
     """The same battle as people have it on disk"""
     newer = [line for line in text.split("\n") if not line.startswith("|teamsize|")]
@@ -137,10 +152,10 @@ def test_what_cannot_be_used_is_a_sentence(tmp_path):
     with pytest.raises(ReplayError, match="Not one of the 4 replays"):
         collect_replays(tmp_path, tmp_path / "set", FORMAT)
     (tmp_path / "later.log").write_text(LOG.replace("VGC 2024 Reg H", "VGC 2025 Reg H (Bo3)"), encoding="utf-8")
-    read, left_out = collect_replays(tmp_path, tmp_path / "set", FORMAT)
-    assert read == 1, "the same letter of another year is the same game"
+    found = collect_replays(tmp_path, tmp_path / "set", FORMAT)
+    assert found.battles == 1, "the same letter of another year is the same game"
     for name, (_, reason) in bad.items():
-        assert any(line.startswith(f"{name}: {reason}") for line in left_out), (name, left_out)
+        assert any(line.startswith(f"{name}: {reason}") for line in found.left_out), (name, found.left_out)
 
 
 def test_any_saved_battle_becomes_a_page(tmp_path, capsys):

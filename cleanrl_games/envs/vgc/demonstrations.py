@@ -16,9 +16,9 @@ import numpy as np
 
 from cleanrl_games.envs.vgc import mdbo
 from cleanrl_games.envs.vgc.contract import contract_hash
-from cleanrl_games.envs.vgc.vocabulary import FLOATS, INTS
 from cleanrl_games.envs.vgc.install import normalize_format
 from cleanrl_games.envs.vgc.vec_env import NO_WINNER, PREVIEW, TIE
+from cleanrl_games.envs.vgc.vocabulary import FLOATS, INTS
 from cleanrl_games.runtime.files import write_atomically
 
 VERSION = 1

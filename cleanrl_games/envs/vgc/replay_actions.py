@@ -11,6 +11,7 @@ that no sheet and no line showed, picks that never came in (absent). Everything 
 """
 
 import re
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -144,9 +145,10 @@ class Seat:
         self.decisions: list[Decision] = []
         self.open: Decision | None = None
         self.gimmick_used = False
+        self.champions = "Champions" in ended.tier  # where nobody terastallizes
         mons = ended.mons[side]
         self.names, self.details, self.sheets = [mon["name"] for mon in mons], [], []
-        self.moves = [[to_id(move) for move in mon["moves"]][:4] for mon in mons]
+        self.moves = [sorted(to_id(move) for move in mon["moves"][:4]) for mon in mons]  # not as used: that would tell what comes first
         self.abilities, self.teras = [""] * len(mons), [""] * len(mons)
         self.items = ["unknown"] * len(mons)
         self.stones = [""] * len(mons)  # what each was seen to mega evolve with
@@ -154,11 +156,13 @@ class Seat:
         self.commands: dict[int, int] = {}  # who sits in whose mouth (Commander)
         self.charging: dict[int, tuple[Decision, int, str]] = {}  # who prepares a move whose target nobody saw yet
         self.reviving = -1
+        self.previewed: list[str] = []  # their details as the preview shows them
         entered = []
         for line in lines:
             kind, *parts = line[1:].split("|")
             if kind == "poke" and parts[0] == side:
                 self.details.append(parts[1])
+                self.previewed.append(parts[1])
             elif kind == "showteam" and parts[0] == side:
                 self.sheets = Teambuilder.parse_packed_team("|".join(parts[1:]))
             elif kind in ("switch", "drag", "replace") and parts[0][:2] == side:
@@ -173,7 +177,7 @@ class Seat:
             base = to_id(self.details[place].split(", ")[0].removesuffix("-*").split("-")[0])
             sheet = next((entry for entry in self.sheets if to_id(entry.species or entry.nickname).startswith(base)), None)
             self.abilities[place] = to_id(sheet.ability or "") if sheet else to_id(mon["ability"])
-            self.teras[place] = (sheet.tera_type if sheet else None) or mon["sheet_tera"] or mon["tera"] or ""
+            self.teras[place] = (sheet.tera_type if sheet else None) or mon["sheet_tera"] or ""
             if sheet:
                 self.items[place] = to_id(sheet.item or "")
                 self.moves[place] = [to_id(move) for move in sheet.moves][:4]
@@ -200,18 +204,22 @@ class Seat:
 
     # ---------------------------------------------------------------------------------------- what the player was asked
 
-    def entry(self, board: Board, place: int, active: bool) -> dict:
+    def entry(self, board: Board, place: int, active: bool, preview: bool) -> dict:
         mon = board.mons[self.side][place]
-        details = self.details[place] if not mon["seen"] else ", ".join(filter(None, [mon["species"], f"L{mon['level']}", mon["gender"]]))
+        shown = self.previewed[place] if preview and not self.sheets else self.details[place]
+        details = shown if not mon["seen"] else ", ".join(filter(None, [mon["species"], f"L{mon['level']}", mon["gender"]]))
         stats = guessed_stats(details.split(", ")[0].removesuffix("-*"), mon["level"])
         most = stats.pop("hp")
         left = max(1, round(mon["hp"] / 100 * most))
         condition = "0 fnt" if mon["fainted"] else f"{left}/{most}" + (f" {mon['status']}" if mon["status"] else "")
-        ability = self.abilities[place]
+        # Without a sheet only those who came in have shown anything: at team preview that would tell who is brought.
+        told = bool(self.sheets) or not preview
+        ability = self.abilities[place] if told else ""
         return {
             "ident": f"{self.side}: {self.names[place]}", "details": details + (f", tera:{mon['tera']}" if mon["tera"] else ""),
-            "condition": condition, "active": active, "stats": stats, "moves": self.moves[place], "baseAbility": ability, "ability": ability,
-            "item": self.items[place], "pokeball": "pokeball", "teraType": self.teras[place],
+            "condition": condition, "active": active, "stats": stats, "moves": self.moves[place] if told else [], "baseAbility": ability,
+            "ability": ability, "item": self.items[place] if told else "unknown", "pokeball": "pokeball",
+            "teraType": self.teras[place] or mon["tera"],
             "terastallized": "" if mon["fainted"] else mon["tera"], "commanding": place in self.commands, "reviving": place == self.reviving,
         }  # fmt: skip
 
@@ -219,7 +227,7 @@ class Seat:
         """The request of this moment, as the player's view hears it; from now on the lines tell how it was answered."""
         places = range(len(self.details)) if preview else self.order
         request = {"side": {"name": board.players[self.side], "id": self.side}}
-        request["side"]["pokemon"] = [self.entry(board, place, not preview and at < 2) for at, place in enumerate(places)]
+        request["side"]["pokemon"] = [self.entry(board, place, not preview and at < 2, preview) for at, place in enumerate(places)]
         if preview:
             request |= {"teamPreview": True, "maxChosenTeamSize": 4}
         elif forced:
@@ -246,8 +254,8 @@ class Seat:
         offer = {"moves": moves}
         if self.stones[place]:
             offer["canMegaEvo"] = not self.gimmick_used
-        elif not self.gimmick_used and self.teras[place]:
-            offer["canTerastallize"] = self.teras[place]
+        elif not self.gimmick_used and not self.champions:
+            offer["canTerastallize"] = self.teras[place] or "unknown"
         return offer
 
 
@@ -594,34 +602,46 @@ def read_replay(text: str, battle_format: str, views: Views | None = None) -> li
         return Reader(text, battle_format).streams(views)
 
 
-def collect_replays(source, folder, battle_format: str, progress=None) -> tuple[int, list[str]]:
-    """Every replay below `source` becomes part of the set in `folder` → (battles, what was left out and why, a line each)."""
+@dataclass
+class Collected:
+    battles: int = 0
+    decisions: int = 0
+    known: int = 0  # both choices of a decision
+    left_out: list[str] = field(default_factory=list)  # a line each: which file, and why
+
+
+def collect_replays(source, folder, battle_format: str, progress=None) -> Collected:
+    """Every replay below `source` becomes part of the set in `folder`."""
     source = Path(source)
     if not source.is_dir():
         raise ReplayError(f"{source} is no folder: give one with Showdown replays ({', '.join(SUFFIXES)}) in it.")
     files = sorted(path for path in source.rglob("*") if path.suffix in SUFFIXES and path.is_file())
     if not files:
         raise ReplayError(f"There is no replay in {source}: put {', '.join(SUFFIXES)} files there.")
-    writer, index, left_out, read = demos.Writer(folder, "replays_"), demos.new_index(battle_format), [], 0
+    writer, index, found = demos.Writer(folder, "replays_"), demos.new_index(battle_format), Collected()
     with Views() as views:
         for path in files:
             try:
-                shard = writer.add(read_replay(read_battle(path).text, battle_format, views))
+                streams = read_replay(read_battle(path).text, battle_format, views)
             except ReplayError as error:
-                left_out.append(f"{path.relative_to(source)}: {error}")
+                found.left_out.append(f"{path.relative_to(source)}: {error}")
                 continue
             except Exception as error:  # strangers' files hold what nobody thought of; one of them must not end the others
-                left_out.append(f"{path.relative_to(source)}: it cannot be followed ({type(error).__name__}: {error})")
+                found.left_out.append(f"{path.relative_to(source)}: it cannot be followed ({type(error).__name__}: {error})")
                 continue
-            read += 1
+            found.battles += 1
+            found.decisions += sum(len(rows) for rows, *_ in streams)
+            found.known += sum(int((rows["known"] == BOTH).sum()) for rows, *_ in streams)
+            shard = writer.add(streams)
             if shard:
                 index["shards"].append(shard)
             if progress:
-                progress(read, len(files))
+                progress(found.battles, len(files))
     shard = writer.flush()
     if shard:
         index["shards"].append(shard)
-    if not read:
-        raise ReplayError(f"Not one of the {len(files)} replays in {source} can be learned from:\n  " + "\n  ".join(left_out[:20]))
+    if not found.battles:
+        reasons = "\n  ".join(found.left_out[:20])
+        raise ReplayError(f"Not one of the {len(files)} replays in {source} can be learned from:\n  {reasons}")
     demos.write_index(folder, index)
-    return read, left_out
+    return found
