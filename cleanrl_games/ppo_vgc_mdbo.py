@@ -995,8 +995,11 @@ class Actor:
         """Adds a decision to each of these seats' battles; one that is asked for again replaces itself.
         reward: for the decision before"""
         at = self.lengths[keys] - retry
-        if at.max(initial=0) == self.rows["actions"].shape[1]:
-            self.rows = {name: torch.cat([values, torch.zeros_like(values)], 1) for name, values in self.rows.items()}
+        room = self.rows["actions"].shape[1]
+        if at.max(initial=0) == room:
+            shorter, self.rows = self.rows, make_rows(len(self.lengths), 2 * room)
+            for name, values in shorter.items():
+                self.rows[name][:, :room] = values
         follows = ~retry & (at > 0)
         self.rows["rewards"][keys[follows], at[follows] - 1] = torch.from_numpy(reward[follows])
         for name, values in decision.items():

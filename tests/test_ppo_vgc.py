@@ -90,6 +90,7 @@ def play(args, rollouts, wrap=lambda env: env):
         league.join("past", script.to_flat(actor.agent) + 0.01)
     league.publish(actor.agent, 3)
     actor.env = wrap(actor.env)
+    actor.rows = script.make_rows(len(actor.lengths), 2)  # little room: battles have to make more
     actor.decided, step = 0, actor.memory.step
 
     def counted(policy, batch, rows):
