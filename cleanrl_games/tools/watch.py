@@ -27,6 +27,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import torch
 import tyro
 
+from cleanrl_games.envs.vgc.install import InstallError
+from cleanrl_games.runtime.errors import BadInput
 from cleanrl_games.runtime.settings import check_settings
 from cleanrl_games.tools import models, watch_pages
 
@@ -374,7 +376,7 @@ def main(argv=None):
                 serve(args, table, team)
         except ValueError as error:  # a loadout that is not there, a team size that no person can drive
             raise models.ModelError(str(error)) from None
-    except models.ModelError as error:
+    except (models.ModelError, BadInput, InstallError) as error:
         print(error, file=sys.stderr)
         raise SystemExit(2) from None
     except KeyboardInterrupt:

@@ -55,17 +55,32 @@ Painters.vgc = {
         const slot = `${side}${letter}`;
         // each pair stands as its player sees it: the opponent's is the other way round
         const place = row ? column : 1 - column;
-        const centre = row ? w * (place ? 0.5 : 0.24) : w * (place ? 0.76 : 0.5);
+        const centre = row ? w * (place ? 0.45 : 0.2) : w * (place ? 0.8 : 0.56);
         const x = place ? w - plateWidth - gap : gap;
         const y = row ? usable - bar - plateHeight - 6 * k : bar + 6 * k;
         const mon = this.mon(board, slot);
         const old = this.mon(before.board || board, slot);
-        const middle = usable * (row ? 0.6 : 0.4);
+        const middle = usable * (row ? 0.62 : 0.4);
         if (mon) this.creature(ctx, centre, middle, k * (row ? 1.12 : 0.95), mon, old, frame, slot, view, row);
         if (mon) this.plate(ctx, x, y, plateWidth, plateHeight, mon, old, k, view.part, side);
       });
     }
+    if (!Object.values(board.slots || {}).some(index => index !== null)) this.teams(ctx, w, usable, bar, board, far, near, view, k);
     this.caption(ctx, w, h, caption, frame, k);
+  },
+
+  // Team preview: both sixes side by side
+  teams(ctx, w, h, bar, board, far, near, view, k) {
+    [far, near].forEach((side, row) => {
+      const keys = Object.keys(board).filter(key => key.startsWith(`${side}.`) && key !== `${side}.side`);
+      keys.forEach((key, i) => {
+        const x = (w / keys.length) * (i + 0.5);
+        const y = row ? h - bar - 74 * k : bar + 56 * k;
+        this.crest(ctx, x, y, 34 * k, board[key], view.info);
+        ctx.font = `600 ${13 * k}px ${FONT}`;
+        label(ctx, fit(ctx, board[key].name, w / keys.length - 6 * k), x, y + 50 * k, 13 * k);
+      });
+    });
   },
 
   stage(ctx, w, h, board, k) {
@@ -83,7 +98,7 @@ Painters.vgc = {
     floor.addColorStop(1, tint(ground, 1.1));
     ctx.fillStyle = floor;
     ctx.fillRect(0, h * 0.3, w, h);
-    for (const [y, rx, x] of [[0.41, 0.27, 0.63], [0.6, 0.3, 0.37]]) {
+    for (const [y, rx, x] of [[0.41, 0.26, 0.68], [0.61, 0.28, 0.325]]) {
       ctx.fillStyle = 'rgba(255,255,255,.22)';
       ctx.strokeStyle = 'rgba(255,255,255,.4)';
       ctx.lineWidth = 2 * k;
@@ -189,7 +204,7 @@ Painters.vgc = {
     ctx.globalAlpha = 1;
     if (hurt) label(ctx, `−${Math.round(old.hp - mon.hp)}%`, x, y - (54 + 22 * t) * k, 20 * k, { color: '#ffd9d3', weight: 800 });
     else if (old && !fresh && mon.hp > old.hp + 0.01) label(ctx, `+${Math.round(mon.hp - old.hp)}%`, x, y - (54 + 22 * t) * k, 20 * k, { color: '#c9ffd9', weight: 800 });
-    else label(ctx, mon.name, x, y + 50 * k, 13 * k);
+    else if (k > 0.65) label(ctx, mon.name, x, y + 50 * k, 13 * k); // on a phone the plate says it
   },
 
   plate(ctx, x, y, w, h, mon, old, k, t, side) {
