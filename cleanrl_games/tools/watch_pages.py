@@ -41,7 +41,7 @@ GIF_WIDTH = {"vgc": 560, "osrs": 560, "rocketleague": 560, "pokemon": 480}
 SUBFRAMES = {"vgc": 3, "osrs": 4, "rocketleague": 1, "pokemon": 1}
 ASPECT = {"vgc": 16 / 10, "osrs": 16 / 10, "rocketleague": 16 / 9, "pokemon": 3 / 2}
 END_SECONDS = 2.0
-COLOURS = 160
+COLOURS = 255
 
 
 def json_for_html(value):
@@ -140,16 +140,22 @@ def draw_pictures(info, frames, width, camera="", score=None, subframes=None):
         raise RuntimeError(f"Node could not draw the pictures of a GIF: {said or 'its last picture was cut short'}")
 
 
+def palette_of(pictures):
+    """One palette for all pictures: colours neither fade nor flicker, and what does not change costs nothing. A colour counts by the
+    root of its area, or grass and sky would take all places and a small bright thing would turn grey."""
+    some = [np.asarray(pictures[number]).reshape(-1, 3) for number in np.linspace(0, len(pictures) - 1, 12).astype(int)]
+    colours, counts = np.unique(np.concatenate(some) & 0xF8, axis=0, return_counts=True)
+    pixels = np.repeat(colours, np.sqrt(counts).astype(int), axis=0)
+    sample = Image.fromarray(np.ascontiguousarray(pixels[None]))
+    return sample.quantize(COLOURS, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+
+
 def write_gif(path, info, frames, width=0, camera="", score=None, pace=1.0, every=1):
     """`pace` 2 plays twice as fast as the game; `every` 2 leaves out every other scene."""
     width = width or GIF_WIDTH[info["game"]]
     subframes = SUBFRAMES[info["game"]]
     pictures = [Image.fromarray(picture) for picture in draw_pictures(info, frames[::every], width, camera, score, subframes)]
-    # One palette for all pictures: colours neither fade nor flicker, and what does not change costs nothing.
-    sample = Image.new("RGB", (width, pictures[0].height * 6))
-    for row, number in enumerate(np.linspace(0, len(pictures) - 1, 6).astype(int)):
-        sample.paste(pictures[number], (0, row * pictures[0].height))
-    palette = sample.quantize(COLOURS, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+    palette = palette_of(pictures)
     pictures = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures]
     # Browsers show no picture for less than 20 ms.
     milliseconds = max(20, round(1000 * every * info["frame_seconds"] / subframes / pace))

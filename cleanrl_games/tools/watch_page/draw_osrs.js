@@ -41,7 +41,7 @@ Painters.osrs = {
     const mode = view.camera || 'both';
     const middle = mode === 'blue' ? places[0] : mode === 'orange' ? places[1] : Vec.mix(places[0], places[1], 0.5);
     const gap = Math.hypot(places[0][0] - places[1][0], places[0][1] - places[1][1]);
-    const reach = mode === 'both' || mode === 'above' ? Math.max(3.1, gap * 0.78 + 1.6) : 3.6;
+    const reach = mode === 'both' || mode === 'above' ? Math.max(3.0, gap * 0.62 + 1.5) : 3.6;
     const eye = mode === 'above' ? [middle[0], middle[1] - 0.8, reach * 2.6] : [middle[0] + reach * 0.25, middle[1] - reach * 1.35, reach * 0.95 + 0.7];
     const target = [middle[0], middle[1] + 0.25, 0.95];
     const memory = view.memory;

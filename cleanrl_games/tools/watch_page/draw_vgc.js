@@ -204,7 +204,7 @@ Painters.vgc = {
     ctx.globalAlpha = 1;
     if (hurt) label(ctx, `−${Math.round(old.hp - mon.hp)}%`, x, y - (54 + 22 * t) * k, 20 * k, { color: '#ffd9d3', weight: 800 });
     else if (old && !fresh && mon.hp > old.hp + 0.01) label(ctx, `+${Math.round(mon.hp - old.hp)}%`, x, y - (54 + 22 * t) * k, 20 * k, { color: '#c9ffd9', weight: 800 });
-    else if (k > 0.65) label(ctx, mon.name, x, y + 50 * k, 13 * k); // on a phone the plate says it
+    else if (k > 0.75) label(ctx, mon.name, x, y + 50 * k, 13 * k); // in a small picture the plate says it
   },
 
   plate(ctx, x, y, w, h, mon, old, k, t, side) {
