@@ -319,6 +319,21 @@ def species(rows, group):
     return rows["ints"][:, at : at + LAYOUT[group].rows * columns].reshape(len(rows), -1, columns)[:, :, 0]
 
 
+def test_shuffled_labels_are_legal_common_and_the_same_in_every_epoch(data):
+    numbers = np.arange(len(data.streams))
+    before, after, again = data.rows(numbers), data.rows(numbers), data.rows(numbers)
+    stream = np.repeat(numbers, data.streams["length"])
+    labels = bc.ShuffledLabels(data, numbers, seed=1)
+    labels.exchange(after, stream, numbers)
+    labels.exchange(again, stream, numbers)
+    known = before["known"] > 0
+    assert (after["action"] == again["action"]).all()
+    assert (after["action"][~known] == before["action"][~known]).all()
+    assert demos.joint_mask(after)[np.flatnonzero(known), after["action"][known]].all()
+    assert (after["action"] != before["action"])[known].mean() > 0.5
+    assert set(after["action"][known]) <= set(before["action"][known])
+
+
 def test_shuffled_teams_mean_the_same(data):
     numbers = np.arange(len(data.streams))
     before, after = data.rows(numbers), data.rows(numbers)

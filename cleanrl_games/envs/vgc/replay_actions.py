@@ -188,19 +188,12 @@ class Seat:
         # Leads first, then who came in later, in the order of the preview: as MDBO's line-ups have it.
         self.order = [*entered[:2], *sorted(entered[2:])]
         species = [find("species", details.split(", ")[0].removesuffix("-*")) for details in self.details]
-        self.trickster = next((place for place, found in enumerate(species) if ILLUSION in abilities_of(found)), None)
+        self.trickster = any(ILLUSION in abilities_of(found) for found in species)
 
     def where(self, place: int) -> int:
         if place not in self.order:
             self.order.append(place)
         return self.order.index(place)
-
-    def doubtful(self, board: Board) -> bool:
-        """Whether an Illusion may be at work: its owner has not fainted and does not stand there under its own name."""
-        if self.trickster is None:
-            return False
-        standing = [board.slots[f"{self.side}{letter}"] for letter in "ab"]
-        return not board.mons[self.side][self.trickster]["fainted"] and self.trickster not in standing
 
     # ---------------------------------------------------------------------------------------- what the player was asked
 
@@ -237,7 +230,7 @@ class Seat:
         self.entries += [{"request": request}, {"observe": True}]
         self.open = Decision(request, self.order, board.turn)
         self.decisions.append(self.open)
-        self.open.doubtful = self.trickster is not None if preview else self.doubtful(board)
+        self.open.doubtful = self.trickster  # even after it fell: who stood there before is in doubt, and so who stands where
         if not preview and not forced:
             for slot, place in enumerate(self.order[:2]):
                 if board.mons[self.side][place]["fainted"] or place in self.commands:
@@ -323,6 +316,8 @@ class Reader:
             self.note(kind, parts)
             if kind == "turn":
                 self.turn()
+            elif kind == "move" and parts[1] == "Revival Blessing" and "[from]" not in line:
+                self.revive_unseen(at, parts)
         if not self.started:
             raise ReplayError("it ended at team preview")
 
@@ -421,6 +416,20 @@ class Reader:
         seat.reviving = -1
         decision.choose(slot, mdbo.SlotAction(switch=seat.where(place)))
         decision.choose(1 - slot, mdbo.SlotAction())
+
+    def revive_unseen(self, at: int, parts: list[str]) -> None:
+        """It was asked whom to revive, and no line says whom: the question is kept, its answer is not known."""
+        told = self.until(at + 1, MAJOR)
+        if any(line.startswith("|-fail|") or "Revival Blessing" in line for line in told):
+            return
+        seat, place = self.seats[parts[0][:2]], self.board.slots.get(parts[0][:3])
+        if place not in seat.order[:2] or not any(self.board.mons[seat.side][other]["fainted"] for other in seat.order):
+            return
+        slot = seat.where(place)
+        seat.reviving = place
+        decision = self.ask(seat.side, forced=[slot == 0, slot == 1])
+        seat.reviving = -1
+        decision.closed = [True, True]
 
     def until(self, at: int, ends: tuple[str, ...]) -> list[str]:
         """The lines from here to the next of these kinds."""

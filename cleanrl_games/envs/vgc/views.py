@@ -77,7 +77,7 @@ class Views:
         answer = self.read()
         if "error" in answer:
             raise ViewError(f"The battle of {key} cannot be followed: {answer['error']}")
-        return np.frombuffer(b"".join(map(base64.b64decode, answer["frames"])), FRAME)
+        return np.frombuffer(bytearray(b"".join(map(base64.b64decode, answer["frames"]))), FRAME)  # that can be written to
 
     def read(self) -> dict:
         output = self.process.stdout.fileno()
