@@ -6,18 +6,22 @@
     │ arenas in RocketSim, batched inference, one   │ ───────────────► │ GAE, PPO over chunks of L steps, each │
     │ memory per car, emptied when a game ends      │  2 shared-memory │ unrolled from its stored state        │
     └───────────────────────▲───────────────────────┘  slots per actor │ curriculum, league, rating matches    │
-                            └── Board: weights by version, stage and   └──────────────────┬────────────────────┘
-                                rewards, league snapshots and their chances ◄─────────────┘
+                            └── Broadcast: weights by version, stage   └──────────────────┬────────────────────┘
+                                and rewards, past selves, their chances ◄─────────────────┘
 
 An actor plays the same number of cars in every stage, so that 1v1, 2v2 and 3v3 fill the same buffers.
 """
 
+import contextlib
 import dataclasses
 import json
 import math
 import os
+import signal
 import sys
 import time
+import traceback
+from multiprocessing import connection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Literal
@@ -27,25 +31,23 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 import torch
+import torch.multiprocessing as mp
 import torch.nn as nn
 
-from cleanrl_games.envs import actors
-from cleanrl_games.envs.normalise import RewardScale, RunningMeanStd
-from cleanrl_games.envs.recurrence import LSTMUnroll, gru_unroll
 from cleanrl_games.envs.rocketleague import NUM_ACTIONS, NUM_OBS, TERM_NAMES, RocketLeagueVecEnv, contract, reward_weights
 from cleanrl_games.envs.rocketleague.evaluation import Player, rating_match, touch_metrics  # noqa: F401 (tools play a model as its script's Player)
 from cleanrl_games.envs.rocketleague.ratings import PINNED, expected_score, new_rating
 from cleanrl_games.envs.rocketleague.scripted import PLAYERS, ScriptedPlayer
 from cleanrl_games.envs.rocketleague.states import check_team_sizes
-from cleanrl_games.runtime import central_inference, models, shared_memory
-from cleanrl_games.runtime.checkpoints import load_checkpoint, restore, say_how_to_go_on
+from cleanrl_games.runtime import central_inference, models, ray_actors, shared_memory
+from cleanrl_games.runtime.checkpoints import load_checkpoint, restore, save_checkpoint, say_how_to_go_on
 from cleanrl_games.runtime.device import maybe_compile, set_up, to_device
-from cleanrl_games.runtime.errors import BadInput
-from cleanrl_games.runtime.files import make_run_folder, write_atomically
+from cleanrl_games.runtime.errors import BadInput, RunFailed
+from cleanrl_games.runtime.files import choose_run_folder, keep_models, make_run_folder, script_source
 from cleanrl_games.runtime.logger import Logger
 from cleanrl_games.runtime.metrics import loss_metrics, result_metrics, score_metrics, time_metrics, wilson
 from cleanrl_games.runtime.settings import Count, Size, parse_args
-from cleanrl_games.runtime.shared_memory import copy_with_weights, from_flat, to_flat
+from cleanrl_games.runtime.shared_memory import Broadcast, copy_with_weights, from_flat, load_members, share_all, to_flat
 from cleanrl_games.runtime.stopping import check_finite, progress, stop_on_signals
 
 # Named sets of values; a flag or a config file overrides them. `fast`, the default, is what the defaults below say: it learns on
@@ -88,6 +90,9 @@ STAGES = (
     Stage("3v3", (1, 2, 3), {"kickoff": 3, "random": 1, "goal_approach": 1, "near_ball": 1}, 300, 30, 1.0, 0.2, True, 0.6, True, {}, "win"),
 )
 STAGE_NAMES = tuple(stage.name for stage in STAGES)
+ANNEAL_UPDATES = 200  # over which the rewards change from the last stage's to this one's
+REWARD_CLIP = 10.0  # of rewards after division by the std of discounted returns
+RATING_OPPONENTS = 2  # past selves to play rating matches with at each evaluation, drawn as opponents are
 EVENTS = np.isin(TERM_NAMES, ("goal", "concede", "scorer", "shot", "save", "demo", "demoed"))
 
 
@@ -126,6 +131,8 @@ class Args:
     """torch threads of the learner"""
     actor_threads: Size = 1
     """torch threads of each actor"""
+    debug: bool = False
+    """show the traceback of what goes wrong, of actors too"""
     sharing: Literal["auto", "shared_memory", "file_system"] = "auto"
     """where rollouts and weights are shared: /dev/shm, or unnamed files in the temporary folder (auto = when /dev/shm is too small)"""
 
@@ -143,7 +150,7 @@ class Args:
     reward_weights: tuple[str, ...] = ()
     """weights that override the preset, as in touch=0.5"""
     state_file: str = ""
-    """situations to begin a third of the games from, as save_states writes them"""
+    """situations to begin a third of the games from, as tools/rocketleague_states.py writes them"""
 
     # --- curriculum
     stage: Literal["touch", "score", "1v1", "2v2", "3v3"] = "touch"
@@ -154,10 +161,6 @@ class Args:
     """the next stage begins when the lower bound of this stage's measure passes this (95 %, Wilson)"""
     transition_games: int = 100
     """over the last so many games, and not with fewer"""
-    transition_elo: float = 0.0
-    """or, with as many rating matches, when the agent's Elo passes this; 0 = never"""
-    dense_anneal_updates: int = 200
-    """updates over which the rewards change from the last stage's to this one's"""
     aerial_focus: float = 0.0
     """share of games that begin with a ball in the air; touches above the ground are then paid as well"""
 
@@ -200,8 +203,6 @@ class Args:
     """weight of the value loss"""
     max_grad_norm: float = 0.5
     """gradient clip"""
-    reward_clip: float = 10.0
-    """clip of rewards after division by the std of discounted returns"""
     recurrent: Literal["lstm", "gru", "none"] = "lstm"
     """the policy's memory; none = an MLP of as many layers"""
     rnn_size: int = 256
@@ -226,27 +227,28 @@ class Args:
     """past selves that are so much weaker than the agent leave the league; scripted players never do"""
     league_size: int = 32
     """members of the league; beyond that the easiest leaves"""
-    guests: int = 3
-    """league members an actor fights at a time (one batched forward pass each)"""
+    opponents_at_once: int = 3
+    """league members an actor plays in one rollout (one batched forward pass each)"""
 
     # --- evaluation and checkpoints
     eval_frequency: int = 200
     """updates between evaluations against the scripted players, each with a model in the run's folder; 0 = only at the end"""
     eval_episodes: int = 40
-    """fights per evaluation and opponent"""
+    """kickoffs per evaluation and opponent"""
     eval_seconds: float = 60.0
     """a rating match without a goal ends as a tie after so long"""
-    rating_opponents: int = 2
-    """past selves to play rating matches with, drawn as opponents are, at each evaluation"""
     checkpoint_frequency: int = 100
     """updates between checkpoints"""
     capture_video: bool = False
-    """a GIF of a fight with each evaluation"""
+    """a GIF of a kickoff against `rule` with each evaluation"""
+    keep_models: Count = 50
+    """the newest so many models/*.zip of a run are kept; 0 = all"""
 
 
-# ------------------------------------------------------------------------------------------------------------- networks
+# ------------------------------------------------------------------------------------------------------------- network
 
 
+# --8<-- [start:rocketleague_network]
 def linear(fan_in, fan_out, std=2**0.5):
     layer = nn.Linear(fan_in, fan_out)
     nn.init.orthogonal_(layer.weight, std)
@@ -254,8 +256,71 @@ def linear(fan_in, fan_out, std=2**0.5):
     return layer
 
 
+class LSTMUnroll(torch.autograd.Function):
+    """An LSTM over a chunk in which games may begin, by hand: nothing is copied between steps, and the gradient of the recurrent
+    weights is one matrix product over all steps. @RATIO@
+
+    gates (L, B, 4H): the input's share of the gates, in the order input, forget, output, candidate; weight (4H, H) recurrent; state
+    before the first step (B, 2H); keep (L, B, 1), 0 where a game begins → outputs (L, B, H), state after the last step
+    """
+
+    @staticmethod
+    def forward(ctx, gates, weight, state, keep):
+        (length, batch, _), size = gates.shape, weight.shape[1]
+        gates = gates.clone()
+        outputs, cells, squashed, old_hidden, old_cells = (gates.new_empty(length, batch, size) for _ in range(5))
+        hidden, cell = state.split(size, 1)
+        for t in range(length):
+            torch.mul(hidden, keep[t], out=old_hidden[t])
+            torch.mul(cell, keep[t], out=old_cells[t])
+            gate = gates[t].addmm_(old_hidden[t], weight.t())
+            gate[:, : 3 * size].sigmoid_()
+            gate[:, 3 * size :].tanh_()
+            take, forget, give, candidate = gate.split(size, 1)
+            torch.mul(forget, old_cells[t], out=cells[t]).addcmul_(take, candidate)
+            torch.tanh(cells[t], out=squashed[t])
+            torch.mul(give, squashed[t], out=outputs[t])
+            hidden, cell = outputs[t], cells[t]
+        last = torch.cat([hidden, cell], 1)
+        ctx.save_for_backward(gates, squashed, old_hidden, old_cells, weight, keep)
+        ctx.mark_non_differentiable(last)  # truncated BPTT: nothing flows on into the next chunk
+        return outputs, last
+
+    @staticmethod
+    def backward(ctx, grad_outputs, _):
+        gates, squashed, old_hidden, old_cells, weight, keep = ctx.saved_tensors
+        size, grad_gates = weight.shape[1], torch.empty_like(gates)
+        grad_hidden, grad_cell = torch.zeros_like(old_hidden[0]), torch.zeros_like(old_cells[0])
+        for t in reversed(range(len(gates))):
+            take, forget, give, candidate = gates[t].split(size, 1)
+            grad_take, grad_forget, grad_give, grad_candidate = grad_gates[t].split(size, 1)
+            grad_hidden = grad_hidden + grad_outputs[t]
+            grad_cell = grad_cell + grad_hidden * give * (1 - squashed[t].square())
+            torch.mul(grad_cell, candidate, out=grad_take)
+            torch.mul(grad_cell, old_cells[t], out=grad_forget)
+            torch.mul(grad_hidden, squashed[t], out=grad_give)
+            sigmoids = gates[t, :, : 3 * size]
+            grad_gates[t, :, : 3 * size].mul_(sigmoids).mul_(1 - sigmoids)
+            torch.mul(grad_cell, take, out=grad_candidate).mul_(1 - candidate.square())
+            grad_hidden, grad_cell = (grad_gates[t] @ weight).mul_(keep[t]), grad_cell * forget * keep[t]
+        return grad_gates, grad_gates.flatten(0, 1).t() @ old_hidden.flatten(0, 1), None, None
+
+
+def gru_unroll(gates, weight, state, keep):
+    """The same for a GRU, by autograd. gates (L, B, 3H) in the order reset, update, candidate; state (B, H)"""
+    outputs, size = [], weight.shape[1]
+    for gate, kept in zip(gates, keep):
+        state = state * kept
+        hidden = state @ weight.t()
+        reset, update = torch.sigmoid(gate[:, : 2 * size] + hidden[:, : 2 * size]).chunk(2, 1)
+        candidate = torch.tanh(gate[:, 2 * size :] + reset * hidden[:, 2 * size :])
+        state = candidate + update * (state - candidate)
+        outputs.append(state)
+    return torch.stack(outputs), state
+
+
 class Agent(nn.Module):
-    """Encoder, memory, and two heads on their sum: what needs no memory has a short way to the heads. Observations are scaled by the shim."""
+    """Encoder, memory, and two heads on their sum: what needs no memory has a short way to the heads. The environment scales observations."""
 
     def __init__(self, recurrent, size):
         super().__init__()
@@ -317,6 +382,9 @@ def make_agent(settings):
     return Agent(settings["recurrent"], settings["rnn_size"])
 
 
+# --8<-- [end:rocketleague_network]
+
+
 # ----------------------------------------------------------------------------------------------------------- pure maths
 
 
@@ -351,6 +419,59 @@ def anneal(start, final, update, updates):
     return start + (final - start) * min(update / max(updates, 1e-8), 1.0)
 
 
+# --8<-- [start:reward_scale]
+class RunningMeanStd:
+    """Mean and variance of all that was seen, merged batch by batch (Chan et al.), in double precision."""
+
+    def __init__(self, size):
+        self.mean, self.var, self.count = torch.zeros(size, dtype=torch.float64), torch.ones(size, dtype=torch.float64), 1e-4
+
+    def update(self, batch):
+        mean, var, count = batch.mean(0).double(), batch.var(0, unbiased=False).double(), len(batch)
+        delta, total = mean - self.mean, self.count + count
+        self.mean = self.mean + delta * count / total
+        self.var = (self.var * self.count + var * count + delta.square() * self.count * count / total) / total
+        self.count = total
+
+
+class RewardScale:
+    """Divides rewards by the std of discounted returns, as gymnasium's NormalizeReward does, here over the rollouts of several actors
+    and over the learner's own rows only. Sums run on from one rollout of an actor to the next: discounted for the scale, plain to log."""
+
+    def __init__(self, *shape):
+        """shape: (actors, …) as one step of an actor's rewards"""
+        self.rms, self.discounted, self.episodic = RunningMeanStd(1), torch.zeros(shape), torch.zeros(shape)
+
+    def __call__(self, index, rewards, ended, trained, gamma):
+        """One rollout of actor `index`, all (T, …) → scaled rewards, the returns of its own episodes that ended"""
+        sums, returns = torch.empty_like(rewards), []
+        for t in range(len(rewards)):
+            self.discounted[index] = gamma * self.discounted[index] + rewards[t]
+            self.episodic[index] += rewards[t]
+            sums[t] = self.discounted[index]
+            returns.append(self.episodic[index][ended[t] & trained[t]])
+            self.discounted[index] *= ~ended[t]
+            self.episodic[index] *= ~ended[t]
+        self.rms.update(sums[trained][:, None])
+        return rewards / math.sqrt(float(self.rms.var) + 1e-8), torch.cat(returns)
+
+    def start_anew(self, index):
+        """All episodes of this actor begin anew."""
+        self.discounted[index], self.episodic[index] = 0.0, 0.0
+
+    def state_dict(self):
+        return {"return_rms": vars(self.rms), "discounted": self.discounted, "episodic": self.episodic}
+
+    def load_state_dict(self, state):
+        vars(self.rms).update(state["return_rms"])
+        if state["discounted"].shape == self.discounted.shape:  # else the number of actors has changed
+            self.discounted.copy_(state["discounted"])
+            self.episodic.copy_(state["episodic"])
+
+
+# --8<-- [end:reward_scale]
+
+
 def opponent_chances(elos, ages, elo, args):
     """Chances of opponents with these Elos and ages (0 = the newest) for an agent of this Elo: softmax of −distance / temperature"""
     elos, ages = np.asarray(elos, float), np.asarray(ages, float)
@@ -365,17 +486,16 @@ def opponent_chances(elos, ages, elo, args):
     return chances / chances.sum()
 
 
-def stage_passed(scores, elo, rated, args):
-    """Whether the curriculum goes on: the stage's measure over its last games, or the agent's Elo after enough rating matches"""
+def stage_passed(scores, args):
+    """Whether the curriculum goes on: surely, by the stage's measure over its last games"""
     recent = scores[-args.transition_games :]
-    sure = len(recent) >= args.transition_games and wilson(float(np.mean(recent)), len(recent))[1] >= args.transition_win_rate
-    return sure or bool(args.transition_elo and rated >= args.transition_games and elo >= args.transition_elo)
+    return len(recent) >= args.transition_games and wilson(float(np.mean(recent)), len(recent))[1] >= args.transition_win_rate
 
 
 def stage_rewards(args, stage, update):
     """Weights of the reward components, `update` updates into stage number `stage`"""
     before, now = STAGES[max(stage - 1, 0)], STAGES[stage]
-    share = 1.0 if stage == STAGE_NAMES.index(args.stage) else anneal(0.0, 1.0, update, args.dense_anneal_updates)
+    share = 1.0 if stage == STAGE_NAMES.index(args.stage) else anneal(0.0, 1.0, update, ANNEAL_UPDATES)
     scales = [
         np.where(EVENTS, one.events, one.dense) * [one.terms.get(term, 0.0) if one.terms else 1.0 for term in TERM_NAMES]
         for one in (before, now)
@@ -392,6 +512,11 @@ def stage_rewards(args, stage, update):
 NOBODY, SELF, FIRST_MEMBER = -2, -1, len(PLAYERS)
 KINDS = ("self", *PLAYERS, "past")
 MAX_EPISODES = 4096  # per rollout
+# Of each game that ended: the kind of opponent, its serial number, the score and length, the share of own cars that touched the
+# ball, whether a learner scored
+EPISODE_FIELDS = ("kind", "opponent", "score", "length", "touched", "scored")
+# Of the rollout: steps_in_stage counts those before it, the times are seconds
+ROLLOUT_NUMBERS = ("version", "stage", "steps_in_stage", "num_episodes", "rollout_time", "inference_time", "simulator_time")
 
 
 def make_env(args, stage, seed):
@@ -426,15 +551,15 @@ def make_storage(args):
         "truncated": torch.zeros(shape, dtype=torch.bool),
         "trained": torch.zeros(shape, dtype=torch.bool),  # whether the learner's own policy acted here
         "terms": torch.zeros(len(TERM_NAMES), dtype=torch.float64),  # reward components, summed over the learner's rows
-        "episodes": torch.zeros(MAX_EPISODES, 6),  # kind, opponent, score, length, share of own cars that touched, whether a learner scored
-        # version, stage, steps in the stage before this rollout, episodes, seconds of: rollout, inference, simulator
-        "info": torch.zeros(7, dtype=torch.float64),
+        **{f"episode_{name}": torch.zeros(MAX_EPISODES) for name in EPISODE_FIELDS},
+        **{name: torch.zeros(1, dtype=torch.float64) for name in ROLLOUT_NUMBERS},
     }
 
 
-def make_board(args, num_parameters):
-    """numbers: version, stage, share of self, reward weights; league: serial numbers, chances, and two places more for scripted players"""
-    return shared_memory.Board(args, num_parameters, 3 + len(TERM_NAMES), 2, extra_places=FIRST_MEMBER)
+def make_broadcast(args, num_parameters):
+    """What the actors are told. The scripted players have places of their own behind those of the past selves."""
+    numbers = {"stage": 1, "self_share": 1, "reward_weights": len(TERM_NAMES)}
+    return Broadcast(args.sharing, num_parameters, args.league_size, numbers, ("chance",), extra_places=FIRST_MEMBER)
 
 
 class Actor:
@@ -445,7 +570,7 @@ class Actor:
         self.rng, self.generator = np.random.default_rng(self.seed), torch.Generator().manual_seed(self.seed)
         self.agent = self.policy = make_agent(vars(args)).eval()
         self.bots = {serial: ScriptedPlayer(name, self.seed) for serial, name in enumerate(PLAYERS)}
-        self.members = {}  # serial number of a league member → its policy, copied when first needed
+        self.members = {}  # serial number of a past self → its policy, copied when first needed
         self.opponent = np.full(0, NOBODY)  # of each arena; there are none before the first stage
 
     def enter_stage(self, stage):
@@ -456,28 +581,32 @@ class Actor:
         self.touched = np.zeros(self.env.num_agents, bool)  # in this game so far
         self.actions = np.full(self.env.num_agents, contract.NO_OP, np.int64)
 
-    def read_board(self, board):
-        """Takes over weights, stage and rewards, and draws the guests of this rollout → (version, share of self, guests)"""
+    def pull_weights(self, broadcast):
+        """Takes the newest weights, stage and rewards, and draws the opponents of this rollout → (version, share of self, opponents)"""
         if self.args.inference == "central":
-            self.policy = central_inference.CentralAgent(board.seats[self.index])
-        with board.lock:
-            from_flat(self.agent, board.weights)
-            version, stage, self_share, *rewards = board.numbers.tolist()
-            serials, chances = board.league.numpy().copy()
-            guests = []
+            self.policy = CentralPolicy(broadcast.channels[self.index])
+        with broadcast.lock:
+            from_flat(self.agent, broadcast.weights)
+            version, stage = broadcast.version, int(broadcast.numbers["stage"])
+            self_share, rewards = float(broadcast.numbers["self_share"]), broadcast.numbers["reward_weights"].numpy().copy()
+            serials, chances = (broadcast.members[name].numpy().copy() for name in ("policy_id", "chance"))
+            opponents = []
             if chances.sum() > 0 and self_share < 1:
-                guests = np.unique(self.rng.choice(serials, self.args.guests, p=chances / chances.sum())).astype(int).tolist()
-            shared_memory.invite(self, board, set(guests) - set(self.bots), self.opponent.tolist())
-        if int(stage) != self.stage:
-            self.enter_stage(int(stage))
+                drawn = self.rng.choice(serials, self.args.opponents_at_once, p=chances / chances.sum())
+                opponents = np.unique(drawn).astype(int).tolist()
+            wanted = set(opponents) - set(self.bots)
+            self.members = load_members(self.members, self.agent, broadcast, wanted, self.opponent.tolist())
+        if stage != self.stage:
+            self.enter_stage(stage)
         self.env.reward_weights[:] = rewards
-        return version, self_share, guests
+        return version, self_share, opponents
 
-    def choose_opponents(self, arenas, self_share, guests):
+    def choose_opponents(self, arenas, self_share, opponents):
         """Only ever called for games that start: an opponent stays until its game ends."""
         for i in arenas:
-            alone = not guests or self.rng.random() < self_share
-            self.opponent[i], self.side[i] = SELF if alone else guests[self.rng.integers(len(guests))], self.rng.integers(2)
+            alone = not opponents or self.rng.random() < self_share
+            self.opponent[i] = SELF if alone else opponents[self.rng.integers(len(opponents))]
+            self.side[i] = self.rng.integers(2)
 
     def rows(self):
         """Rows of the learner's policy, and of each opponent."""
@@ -486,20 +615,22 @@ class Actor:
         return np.flatnonzero(own), {int(who): np.flatnonzero(~own & (opponent == who)) for who in np.unique(opponent[~own])}
 
     @torch.no_grad()
-    def rollout(self, board, storage):
-        """Plays rollout_steps decisions of all cars into `storage`, with the weights that are on the board now."""
-        start, inference_time, simulator_time, episodes = time.perf_counter(), 0.0, 0.0, 0
-        version, self_share, guests = self.read_board(board)
+    def rollout(self, broadcast, storage):
+        """Plays rollout_steps decisions of all cars into `storage`, with the newest weights."""
+        start = time.perf_counter()
+        inference_time, simulator_time, num_episodes = 0.0, 0.0, 0
+        version, self_share, opponents = self.pull_weights(broadcast)
         env, s = self.env, SimpleNamespace(**storage)
-        self.choose_opponents(np.flatnonzero(self.opponent == NOBODY), self_share, guests)
+        self.choose_opponents(np.flatnonzero(self.opponent == NOBODY), self_share, opponents)
         own, others = self.rows()
         s.terms.zero_()
         for t in range(self.args.rollout_steps):
-            obs, masks = s.obs[t].copy_(torch.from_numpy(env.obs)), s.masks[t].copy_(torch.from_numpy(env.masks))
+            obs = s.obs[t].copy_(torch.from_numpy(env.obs))
+            masks = s.masks[t].copy_(torch.from_numpy(env.masks))
             if t % self.args.sequence_length == 0:
                 s.states[t // self.args.sequence_length] = self.memory
             clock = time.perf_counter()
-            # most rollouts have no guests: then nothing need be gathered
+            # most rollouts have no other opponents: then nothing need be gathered
             index = own if others else slice(None)
             s.actions[t, index], s.logprobs[t, index], s.values[t, index], self.memory[index] = self.policy.act(
                 obs[index], masks[index], self.memory[index], self.generator
@@ -521,33 +652,43 @@ class Actor:
             s.rewards[t] = torch.from_numpy(rewards)
             s.terms += torch.from_numpy(info["terms"][own].sum(0, dtype=np.float64))
             self.touched |= info["terms"][:, contract.TERM_INDEX["touch"]] > 0
-            s.terminated[t], s.truncated[t] = torch.from_numpy(terminated[env.agent_arena]), torch.from_numpy(truncated[env.agent_arena])
+            s.terminated[t] = torch.from_numpy(terminated[env.agent_arena])
+            s.truncated[t] = torch.from_numpy(truncated[env.agent_arena])
             s.bootstrap[t] = 0.0
             if truncated.any():
                 rows = np.flatnonzero(truncated[env.agent_arena])
                 s.bootstrap[t, rows] = self.policy.value(torch.from_numpy(info["final_obs"][rows]), self.memory[rows])
             ended = np.flatnonzero(terminated | truncated)
             if len(ended):
-                results = self.results(ended, info, own)[: MAX_EPISODES - episodes]
-                s.episodes[episodes : episodes + len(results)] = torch.from_numpy(results)
-                episodes += len(results)
+                count = min(len(ended), MAX_EPISODES - num_episodes)
+                for name, column in self.results(ended, info, own).items():
+                    storage[f"episode_{name}"][num_episodes : num_episodes + count] = torch.from_numpy(column[:count])
+                num_episodes += count
                 over = (terminated | truncated)[env.agent_arena]
-                self.memory[over], self.touched[over] = 0.0, False
-                self.choose_opponents(ended, self_share, guests)
+                self.memory[over] = 0.0
+                self.touched[over] = False
+                self.choose_opponents(ended, self_share, opponents)
                 own, others = self.rows()
         s.values[-1] = self.policy.value(torch.from_numpy(env.obs), self.memory)
-        s.info[:] = torch.tensor([version, self.stage, self.steps, episodes, time.perf_counter() - start, inference_time, simulator_time])
+        s.version[0] = version
+        s.stage[0] = self.stage
+        s.steps_in_stage[0] = self.steps
+        s.num_episodes[0] = num_episodes
+        s.rollout_time[0] = time.perf_counter() - start
+        s.inference_time[0] = inference_time
+        s.simulator_time[0] = simulator_time
         self.steps += self.args.rollout_steps
 
     def results(self, ended, info, own):
-        """Rows of `episodes` for the arenas that ended, as the learner sees them."""
+        """EPISODE_FIELDS of the arenas that ended, as the learner sees them."""
         goal, arena = info["goal"][ended], self.env.agent_arena[own]
         score = np.where(goal == 0, 0.5, (goal < 0) == self.side[ended])
         cars = np.bincount(arena, minlength=self.env.num_arenas)[ended]
         touched = np.bincount(arena, self.touched[own], self.env.num_arenas)[ended] / cars
         scored = np.where(self.opponent[ended] == SELF, goal != 0, score == 1.0)
         kind = np.minimum(self.opponent[ended], FIRST_MEMBER) - SELF
-        return np.stack([kind, self.opponent[ended], score, info["length"][ended], touched, scored], 1)
+        columns = {"kind": kind, "opponent": self.opponent[ended], "score": score, "length": info["length"][ended]}
+        return {name: np.float32(column) for name, column in (columns | {"touched": touched, "scored": scored}).items()}
 
     def state_dict(self):
         """All that the next rollout depends on, so that an inline run resumes exactly."""
@@ -573,33 +714,172 @@ class Actor:
             self.bots[who].rng.bit_generator.state = json.loads(dice)
 
 
-# ------------------------------------------------------------------------------------------------ evaluation, checkpoints
+# ------------------------------------------------------------------------------------------------------ actor processes
 
 
-def save_model(path, agent, args, stage):
-    statistics = {"mean": np.zeros(NUM_OBS, np.float32), "std": np.ones(NUM_OBS, np.float32)}  # the shim scales observations
-    metadata = {"game": "rocketleague", "contract_hash": contract.contract_hash(), "stage": STAGE_NAMES[stage]}
-    models.save_model(path, agent.state_dict(), statistics, metadata, args, __file__)
+# --8<-- [start:actor_processes]
+#
+#    learner ── number of a free slot ──► actor process: Actor.rollout(broadcast, slot)
+#            ◄── number of a full slot ──
+#
+# Rollouts lie in shared memory, two slots per actor, so that it fills one while the learner reads the other. Only integers
+# cross a pipe. Each actor has a pipe of its own: one that is killed cannot leave a lock behind that others wait for.
 
 
-def load_model(path):
-    """A run's folder or a model.zip → (agent, metadata)"""
-    return models.load_agent(path, contract.contract_hash(), make_agent)
+def make_rollouts(args, broadcast, stopping, actor=None):
+    """Yields (actor's index, its rollout, rollouts that wait) until the list `stopping` has something in it. A rollout is the
+    actor's again when the next is asked for.
+
+    actor: the one that plays in this process, if there are no others."""
+    if actor:
+        return inline_rollouts(args, broadcast, stopping, actor)
+    if args.ray_address:
+        return ray_actors.ray_rollouts(args, broadcast, stopping, Actor, make_storage)
+    return process_rollouts(args, broadcast, stopping)
+
+
+def inline_rollouts(args, broadcast, stopping, actor):
+    storage = make_storage(args)
+    while not stopping:
+        actor.rollout(broadcast, storage)
+        yield 0, storage, 0
+
+
+def process_rollouts(args, broadcast, stopping):
+    context = mp.get_context("spawn")
+    slots = [[share_all(make_storage(args), args.sharing) for _ in range(2)] for _ in range(args.num_workers)]
+    workers, pipes, deaths = {}, {}, []
+
+    def start(index):
+        pipes[index], theirs = context.Pipe()
+        setup = (args, index, broadcast, slots[index], theirs)
+        workers[index] = context.Process(target=actor_main, args=setup, name=f"actor-{index}", daemon=True)
+        workers[index].start()
+        theirs.close()  # so that its death is noticed here
+        for slot in range(len(slots[index])):
+            pipes[index].send(slot)
+
+    def replace(index, error):
+        """An actor has died. A new one takes its place; at the third death within a minute the run ends."""
+        if isinstance(error, BadInput):
+            raise error
+        workers[index].join()
+        error = error or f"pid {workers[index].pid}, exit code {workers[index].exitcode}"
+        deaths.append(time.monotonic())
+        last_line = error.strip().splitlines()[-1]
+        print(f"Actor process {index} died ({error if args.debug else last_line}): a new one takes its place.", flush=True)
+        if len(deaths) >= 3 and deaths[-1] - deaths[-3] < 60.0:
+            raise RunFailed(f"Three actor processes died within a minute, the last one of: {last_line}. --debug shows more.")
+        start(index)
+
+    try:
+        for index in range(args.num_workers):
+            start(index)
+        while not stopping:
+            ready = connection.wait(pipes.values(), timeout=1.0)
+            for index, pipe in list(pipes.items()):
+                if pipe not in ready:
+                    continue
+                try:
+                    slot, error = pipe.recv()
+                    if slot is not None:
+                        yield index, slots[index][slot], len(ready) - 1
+                        pipe.send(slot)
+                except (EOFError, OSError):  # nobody holds the other end any more
+                    slot, error = None, ""
+                if slot is None:
+                    replace(index, error)
+    finally:
+        for worker in workers.values():
+            worker.terminate()
+        for worker in workers.values():
+            worker.join()
+
+
+def actor_main(args, index, broadcast, slots, pipe):
+    """The life of an actor process: take a free slot, fill it, say so. Ends with its parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the learner's to handle
+    torch.set_num_threads(args.actor_threads)
+    try:
+        actor = Actor(args, index)
+        while True:
+            slot = pipe.recv()
+            actor.rollout(broadcast, slots[slot])
+            pipe.send((slot, ""))
+    except (EOFError, BrokenPipeError):  # the learner has ended
+        return
+    except BadInput as error:
+        pipe.send((None, error))
+    except Exception:
+        pipe.send((None, traceback.format_exc()))
+
+
+# --8<-- [end:actor_processes]
+
+
+# ---------------------------------------------------------------------------------------------------- central inference
+
+
+class CentralPolicy:
+    """An actor's policy when one process computes for all actors (--inference central): the same calls, answered there."""
+
+    def __init__(self, channel):
+        self.channel = channel
+
+    def act(self, obs, masks, state, generator=None):
+        return self.channel.ask(obs, masks, state)
+
+    def value(self, obs, state):
+        everything = torch.ones(len(obs), NUM_ACTIONS, dtype=torch.bool)
+        return self.channel.ask(obs, everything, state)[2]
+
+
+def make_channels(args):
+    """→ the actors' sides and the inference process's: `act`'s arguments one way, its results the other, a row for each car"""
+    storage = make_storage(args)
+
+    def rows(names):
+        return [torch.zeros_like(storage[name][0]) for name in names]
+
+    questions, answers = ("obs", "masks", "states"), ("actions", "logprobs", "values", "states")
+    return central_inference.make_channels(args.num_workers, lambda: rows(questions), lambda: rows(answers))
+
+
+def inference_main(args, broadcast, device, channels):
+    """The life of the inference process: the newest weights for every batch, so that each log-prob is one version's."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the learner's to handle
+    torch.set_num_threads(args.actor_threads)
+    agent, version = make_agent(vars(args)).to(device).eval(), -1
+    generator = torch.Generator(device).manual_seed(args.seed)
+
+    @torch.no_grad()
+    def act(obs, masks, states):
+        nonlocal version
+        with broadcast.lock:
+            if broadcast.version != version:
+                version = broadcast.version
+                from_flat(agent, broadcast.weights)
+        return agent.act(obs, masks, states, generator)
+
+    central_inference.serve(channels, act, device)
+
+
+# --------------------------------------------------------------------------------------------------------------- league
 
 
 class League:
-    """Opponents: the scripted players, who anchor the scale, and past selves. Ratings move in rating matches only."""
+    """Opponents: the scripted players, whose ratings are pinned, and past selves. Ratings move in rating matches only."""
 
-    def __init__(self, args, board):
-        self.args, self.board, self.next_serial = args, board, FIRST_MEMBER
+    def __init__(self, args, broadcast):
+        self.args, self.broadcast, self.next_serial = args, broadcast, FIRST_MEMBER
         self.members = [{**new_rating(name, PINNED[name]), "serial": serial, "row": -1} for serial, name in enumerate(PLAYERS)]
         self.agent = new_rating("agent", PINNED["random"])  # which an untrained network plays like
 
     def join(self, name, flat):
-        """A snapshot takes over the agent's ratings. When the league is full, the weakest past self leaves."""
+        """A snapshot gets the agent's ratings. When the league is full, the weakest past self leaves."""
         if len(self.members) == self.args.league_size + FIRST_MEMBER:
             self.members.remove(min(self.members[FIRST_MEMBER:], key=lambda member: member["elo"]))
-        row = self.board.keep(flat, self.members)
+        row = self.broadcast.store(flat, [member["row"] for member in self.members])
         self.members.append({**self.agent, "serial": self.next_serial, "row": row, "name": name, "games": 0, "wins": 0.0})
         self.next_serial += 1
 
@@ -612,214 +892,351 @@ class League:
         elos, ages = [member["elo"] for member in self.members], list(reversed(range(len(self.members))))
         return opponent_chances(elos, ages, self.agent["elo"], self.args)
 
+    def rating_opponents(self, update):
+        """Whom to play rating matches with: `rule` always, the other scripted players in turn (all of them would take longer than the
+        training in between), and some past selves, drawn as opponents are"""
+        turn = 1 + update // max(self.args.eval_frequency, 1) % (FIRST_MEMBER - 1)
+        chances, past = self.probabilities()[FIRST_MEMBER:], self.members[FIRST_MEMBER:]
+        chosen = []
+        if len(past):
+            count = min(RATING_OPPONENTS, int((chances > 0).sum()))
+            dice = np.random.default_rng([self.args.seed, update])
+            chosen = sorted(dice.choice(len(past), count, replace=False, p=chances / chances.sum()))
+        return [self.members[0], self.members[turn], *(past[i] for i in chosen)]
+
     def publish(self, agent, version, stage, rewards, self_share):
-        """Hands weights, stage, snapshots and chances to the actors, all of one version."""
-        places = [member["row"] if member["row"] >= 0 else self.args.league_size + member["serial"] for member in self.members]
-        columns = {place: (member["serial"], chance) for place, member, chance in zip(places, self.members, self.probabilities())}
-        self.board.publish(agent, [version, stage, self_share, *rewards.tolist()], columns)
+        """Hands weights, stage, past selves and chances to the actors, all of one version."""
+        numbers = {"stage": stage, "self_share": self_share, "reward_weights": rewards}
+        members = {}
+        for member, chance in zip(self.members, self.probabilities()):
+            place = member["row"] if member["row"] >= 0 else self.args.league_size + member["serial"]
+            members[place] = {"policy_id": member["serial"], "chance": chance}
+        self.broadcast.publish(agent, version, numbers, members)
+
+    def state_dict(self):
+        return {"members": self.members, "next_serial": self.next_serial, "agent": self.agent}
+
+    def load_state_dict(self, state):
+        if [member["name"] for member in state["members"][:FIRST_MEMBER]] != list(PLAYERS):
+            raise ValueError("its league has other scripted players")
+        self.members, self.next_serial, self.agent = state["members"], state["next_serial"], state["agent"]
+
+
+# ----------------------------------------------------------------------------------------------------------- the update
+
+
+def memory_kept(ended, length):
+    """(T, A): whether the memory of before a step is still that of its game, as (T, A, 1) of 0 and 1. The first step of a chunk
+    begins with a stored state, which the actor has emptied where a game had just begun."""
+    keep = torch.ones(*ended.shape, 1)
+    keep[1:] = (~ended[:-1, :, None]).float()
+    keep[::length] = 1.0
+    return keep
+
+
+def cut_into_chunks(s, advantages, returns, length):
+    """A rollout → {name: (C, L, A, …)}, chunks of `length` steps, and the (chunk, car) of those with a row of the learner's own (M, 2)"""
+    fields = {
+        "obs": s.obs,
+        "masks": s.masks,
+        "keep": memory_kept(s.terminated | s.truncated, length),
+        "actions": s.actions,
+        "logprobs": s.logprobs,
+        "advantages": advantages,
+        "returns": returns,
+        "trained": s.trained,
+    }
+    chunks = {name: tensor.view(-1, length, *tensor.shape[1:]) for name, tensor in fields.items()}
+    return chunks, chunks["trained"].any(1).nonzero()
+
+
+def take_minibatch(chunks, states, mb_chunks, device):
+    """The chunks named by (chunk, car) → each field (L, B, …), and `states` before their first steps (B, S)"""
+    which, car = mb_chunks.T
+    fields = {name: to_device(tensor[which, :, car], device).transpose(0, 1) for name, tensor in chunks.items()}
+    return SimpleNamespace(**fields, states=to_device(states[which, car], device))
+
+
+def minibatch_loss(agent, unroll, mb, args, autocast=contextlib.nullcontext):
+    """PPO's loss on the rows that the learner's own policy played → loss, its parts and statistics as one detached vector"""
+    with autocast():
+        features, _ = unroll(mb.obs, mb.states, mb.keep)
+        masks, actions, old_logprobs, advantages, returns = mb.masks, mb.actions, mb.logprobs, mb.advantages, mb.returns
+        if not mb.trained.all():
+            features, masks, actions = features[mb.trained], masks[mb.trained], actions[mb.trained]
+            old_logprobs, advantages, returns = old_logprobs[mb.trained], advantages[mb.trained], returns[mb.trained]
+        logprobs = agent.logprobs(features, masks)
+        values = agent.critic(features).squeeze(-1).float()
+    logprob = logprobs.gather(-1, actions[..., None]).squeeze(-1)
+    logprobs = logprobs.clamp(min=-80.0)  # nothing, but not 0 · (-inf), for masked ones; of less exp takes longer
+    entropy = -(logprobs.exp() * logprobs).sum(-1).mean()
+    if args.norm_adv:
+        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+    policy_loss, value_loss, stats = ppo_losses(logprob, old_logprobs, advantages, values, returns, args.clip_coef)
+    loss = policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss
+    return loss, torch.stack([policy_loss, value_loss, entropy, *stats]).detach()
+
+
+LOSS_NAMES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac grad_norm"
+
+
+def gradient_step(loss, agent, optimizer, scaler, max_grad_norm):
+    """→ the gradient's norm before it was clipped"""
+    optimizer.zero_grad()
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), max_grad_norm)
+    scaler.step(optimizer)
+    scaler.update()
+    return grad_norm
+
+
+def update_policy(args, agent, optimizer, s, rewards, learner):
+    """Advantages of a rollout with these (scaled) rewards, then update_epochs passes of PPO over its chunks
+    → rows of LOSS_NAMES, returns (T, A). learner: unroll, scaler, autocast, device"""
+    advantages = gae(rewards, s.values[:-1], s.values[-1], s.terminated, s.truncated, s.bootstrap, args.gamma, args.gae_lambda)
+    returns = advantages + s.values[:-1]
+    chunks, own_chunks = cut_into_chunks(s, advantages, returns, args.sequence_length)
+    losses = []
+    for _ in range(args.update_epochs):
+        for mb_chunks in minibatches(own_chunks, max(args.minibatch_size // args.sequence_length, 1)):
+            mb = take_minibatch(chunks, s.states, mb_chunks, learner.device)
+            loss, parts = minibatch_loss(agent, learner.unroll, mb, args, learner.autocast)
+            grad_norm = gradient_step(loss, agent, optimizer, learner.scaler, args.max_grad_norm)
+            losses.append(torch.cat([parts, grad_norm.detach().view(1)]))
+    return losses, returns
+
+
+# ----------------------------------------------------------------------------------------------- evaluation, checkpoints
+
+
+def save_model(path, agent, args, stage):
+    statistics = {"mean": np.zeros(NUM_OBS, np.float32), "std": np.ones(NUM_OBS, np.float32)}  # the environment scales observations
+    metadata = {"game": "rocketleague", "contract_hash": contract.contract_hash(), "stage": STAGE_NAMES[stage]}
+    models.save_model(path, agent.state_dict(), statistics, metadata, args, __file__)
+
+
+def load_model(path):
+    """A run's folder or a model.zip → (agent, metadata)"""
+    return models.load_agent(path, contract.contract_hash(), make_agent)
+
+
+@dataclasses.dataclass
+class Progress:
+    """Where a run stands; all of it is in the checkpoint."""
+
+    update: int = 0
+    global_step: int = 0
+    version: int = 0
+    seconds: float = 0.0  # of the run's earlier parts, before it was resumed
+    stage: int = 0
+    stage_update: int = 0  # updates since the stage began
+    stage_scores: list = dataclasses.field(default_factory=list)  # the stage's measure, game by game
+
+    def state_dict(self):
+        return dataclasses.asdict(self)
+
+    def load_state_dict(self, state):
+        vars(self).update(vars(Progress(**state)))
+
+
+def stage_measure(s, now, args):
+    """The measure of the stage, of each game that ended in this rollout; none where rating matches are what counts"""
+    measure, count = STAGES[now.stage].measure, int(s.num_episodes)
+    # Of games that begin together the short ones end first: none counts until the longest would have ended.
+    settled = float(s.steps_in_stage) * args.action_repeat / contract.TICK_RATE >= STAGES[now.stage].seconds
+    if measure == "win" or int(s.stage) != now.stage or not settled:
+        return []
+    column = s.episode_touched if measure == "touch" else s.episode_scored
+    return column[:count].tolist()
+
+
+def evaluate(args, agent, league, now, run_dir):
+    """Rating matches, all of them in games.csv, and the touch rate → metrics. The models let a run be compared with its own past."""
+    policy = copy_with_weights(agent, to_flat(agent)).cpu().eval()
+    save_model(run_dir / "models" / f"{now.global_step}.zip", policy, args, now.stage)
+    keep_models(run_dir, args.keep_models)
+    stage, metrics = STAGES[now.stage], {}
+    for member in league.rating_opponents(now.update):
+        scripted = member["serial"] < FIRST_MEMBER
+        scores = rating_match(
+            args, policy, league.agent,
+            opponent=member["name"] if scripted else copy_with_weights(policy, league.broadcast.member_weights[member["row"]]),
+            opponent_rating=member, team_size=max(stage.team_sizes),
+            seed=args.seed + 7919 * (now.update + 1),  # not the seed of any actor
+            folder=run_dir, global_step=now.global_step, stage=stage.name,
+        )  # fmt: skip
+        if scripted:
+            metrics |= score_metrics(member["name"], scores)
+        if member["name"] == "rule" and stage.measure == "win":
+            now.stage_scores.extend((scores == 1.0).tolist())  # a tie is not a win
+    league.prune()
+    small = dataclasses.replace(args, num_agents=12 * math.ceil(args.eval_episodes / 6), state_file="", aerial_focus=0.0)
+    return metrics | touch_metrics(policy, lambda: make_env(small, STAGES[0], args.seed + 7919), args.seed)
+
+
+def rollout_metrics(args, s, returns, reward_weights, now):
+    """What a rollout tells of itself"""
+    count, means = int(s.num_episodes), s.terms.numpy() / int(s.trained.sum())
+    unexplained = (returns - s.values[:-1])[s.trained].var() / returns[s.trained].var().clamp(min=1e-8)
+    results = torch.stack([s.episode_kind, s.episode_opponent, s.episode_score, s.episode_length], 1)[:count]
+    return {
+        "charts/stage": now.stage,
+        "charts/touches_per_minute": float(means[contract.TERM_INDEX["touch"]]) * 60 * contract.TICK_RATE / args.action_repeat,
+        "losses/explained_variance": 1 - float(unexplained),
+        **result_metrics(results, KINDS),
+        **{f"rewards/{term}": value for term, value in zip(TERM_NAMES, (means * reward_weights.numpy()).tolist())},
+    }
+
+
+def check(args):
+    """Refuses settings that make no sense together, before anything is written."""
+    if args.rollout_steps % args.sequence_length or args.num_agents % 12:
+        raise BadInput("--rollout-steps must be a multiple of --sequence-length, and --num-agents one of 12.")
+    first, last = STAGE_NAMES.index(args.stage), STAGE_NAMES.index(args.final_stage)
+    if first > last:
+        raise BadInput(f"--stage {args.stage} comes after --final-stage {args.final_stage}.")
+    if args.state_file:
+        try:
+            check_team_sizes(args.state_file, [size for stage in STAGES[first : last + 1] for size in stage.team_sizes])
+        except ValueError as error:
+            raise BadInput(f"--state-file: {error}") from None
+    try:
+        paid = stage_rewards(args, first, 0).any()
+    except ValueError as error:
+        raise BadInput(f"--reward-weights: {error}") from None
+    if not paid:
+        raise BadInput(f"With --reward-mode {args.reward_mode} nothing is paid for in stage {args.stage}: begin with --stage score.")
 
 
 if __name__ == "__main__":
     args = parse_args(Args, PRESETS)
-    checkpoint = load_checkpoint(args.resume, contract.contract_hash()) if args.resume else None
-    if args.rollout_steps % args.sequence_length or args.num_agents % 12:
-        raise BadInput("--rollout-steps must be a multiple of --sequence-length, and --num-agents one of 12.")
-    stage, last_stage = STAGE_NAMES.index(args.stage), STAGE_NAMES.index(args.final_stage)
-    if stage > last_stage:
-        raise BadInput(f"--stage {args.stage} comes after --final-stage {args.final_stage}.")
-    if args.state_file:
-        try:
-            check_team_sizes(args.state_file, [size for one in STAGES[stage : last_stage + 1] for size in one.team_sizes])
-        except ValueError as error:
-            raise BadInput(f"--state-file: {error}") from None
-    if not stage_rewards(args, stage, 0).any():
-        raise BadInput(f"With --reward-mode {args.reward_mode} nothing is paid for in stage {args.stage}: begin with --stage score.")
-    run_dir = make_run_folder(args, __file__)
+    network_hash = models.network_hash(script_source(__file__))
+    checkpoint = load_checkpoint(args.resume, contract.contract_hash(), network_hash) if args.resume else None
+    check(args)
+    choose_run_folder(args)
     device, autocast, scaler = set_up(args)
 
     agent = make_agent(vars(args)).to(device)
     optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5)
-    args.inference = central_inference.settle(args, device)
+    args.inference = central_inference.resolve_inference(args, device)
     unroll = maybe_compile(args, agent.unroll, device, "the LSTM is unrolled by hand" if args.recurrent == "lstm" else "")
+    learner = SimpleNamespace(unroll=unroll, scaler=scaler, autocast=autocast, device=device)
     scale_rewards = RewardScale(max(args.num_workers, 1), args.num_agents)
     args.sharing = shared_memory.resolve_sharing(args, make_storage, len(to_flat(agent)))
-    board = make_board(args, len(to_flat(agent)))
-    league = League(args, board)
-    update, global_step, version, elapsed, stage_update = 0, 0, 0, 0.0, 0
-    stage_scores, stage_rated = [], 0
+    broadcast = make_broadcast(args, len(to_flat(agent)))
+    league = League(args, broadcast)
+    now, last_stage = Progress(stage=STAGE_NAMES.index(args.stage)), STAGE_NAMES.index(args.final_stage)
     actor = Actor(args, 0) if args.num_workers == 0 else None
 
     if checkpoint:
-        restore(checkpoint, agent=agent, optimizer=optimizer, scaler=scaler, snapshots=board.snapshots)
-        scale_rewards.load_state_dict(checkpoint)
-        league.members, league.next_serial, league.agent = checkpoint["league"]
-        update, global_step, version, elapsed = checkpoint["progress"]
-        stage, stage_update, stage_scores, stage_rated = checkpoint["curriculum"]
+        parts = {"agent": agent, "optimizer": optimizer, "scaler": scaler, "member_weights": broadcast.member_weights, "league": league}
+        restore(checkpoint, **parts, progress=now, reward_scale=scale_rewards)
         torch.set_rng_state(checkpoint["torch_rng"])
         if actor and checkpoint["actor"]:
-            actor.load_state_dict(checkpoint["actor"])
+            restore(checkpoint, actor=actor)
+    run_dir = make_run_folder(args, __file__)
 
-    def save_checkpoint():
+    def save_all():
+        spent = now.seconds + time.time() - start_time
         state = {
-            "agent": agent.state_dict(), "optimizer": optimizer.state_dict(), "scaler": scaler.state_dict(),
-            **scale_rewards.state_dict(), "curriculum": [stage, stage_update, stage_scores, stage_rated],
-            "league": [league.members, league.next_serial, league.agent], "snapshots": board.snapshots.clone(),
-            "progress": [update, global_step, version, elapsed + time.time() - start_time], "contract_hash": contract.contract_hash(),
-            "torch_rng": torch.get_rng_state(), "actor": actor.state_dict() if actor else None,
-        }  # fmt: skip
-        write_atomically(run_dir / "checkpoint.pt", lambda path: torch.save(state, path))
-        save_model(run_dir / "model.zip", agent, args, stage)
-
-    def evaluate_all():
-        """Rating matches, all of them in games.csv, and the touch rate. The models let a run be compared with its own past."""
-        global stage_rated
-        policy, seed = copy_with_weights(agent, to_flat(agent)).cpu().eval(), args.seed + 7919 * (update + 1)  # not the seed of any actor
-        save_model(run_dir / "models" / f"{global_step}.zip", policy, args, stage)
-        size, chances = max(STAGES[stage].team_sizes), league.probabilities()[FIRST_MEMBER:]
-        # `rule` always, the other scripted players in turn: all of them would take longer than the training in between
-        turn = 1 + update // max(args.eval_frequency, 1) % (FIRST_MEMBER - 1)
-        opponents, drawn = [league.members[serial] for serial in (0, turn)], np.random.default_rng([args.seed, update])
-        if len(chances) and args.rating_opponents:
-            count = min(args.rating_opponents, int((chances > 0).sum()))
-            chosen = drawn.choice(len(chances), count, replace=False, p=chances / chances.sum())
-            opponents = opponents + [league.members[FIRST_MEMBER + i] for i in sorted(chosen)]
-        results = {}
-        for member in opponents:
-            other = copy_with_weights(policy, board.snapshots[member["row"]]) if member["serial"] >= FIRST_MEMBER else member["name"]
-            scores = rating_match(args, policy, league.agent, other, member, size, seed, run_dir, global_step, STAGE_NAMES[stage])
-            if member["name"] in PINNED:
-                results |= score_metrics(member["name"], scores)
-            if member["name"] == "rule" and STAGES[stage].measure == "win":
-                stage_scores.extend((scores == 1.0).tolist())  # a tie is not a win
-            stage_rated += len(scores)
-        small = dataclasses.replace(args, num_agents=12 * math.ceil(args.eval_episodes / 6), state_file="", aerial_focus=0.0)
-        return results | touch_metrics(policy, lambda: make_env(small, STAGES[0], args.seed + 7919), args.seed)
+            "agent": agent.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "scaler": scaler.state_dict(),
+            "reward_scale": scale_rewards.state_dict(),
+            "league": league.state_dict(),
+            "member_weights": broadcast.member_weights.clone(),
+            "progress": {**now.state_dict(), "seconds": spent},
+            "torch_rng": torch.get_rng_state(),
+            "actor": actor.state_dict() if actor else None,
+            "contract_hash": contract.contract_hash(),
+            "network_hash": network_hash,
+        }
+        save_checkpoint(run_dir, state)
+        save_model(run_dir / "model.zip", agent, args, now.stage)
 
     def publish():
-        self_share = args.self_share if STAGES[stage].opponents else 1.0
-        league.publish(agent, version, stage, stage_rewards(args, stage, stage_update), self_share)
+        self_share = args.self_share if STAGES[now.stage].opponents else 1.0
+        league.publish(agent, now.version, now.stage, stage_rewards(args, now.stage, now.stage_update), self_share)
 
     stopping = stop_on_signals()
-    logger = Logger(args, run_dir, global_step)
+    logger = Logger(args, run_dir, now.global_step)
     publish()
-    rollouts = actors.rollouts(args, board, Actor, make_storage, actor)
+    processes = contextlib.ExitStack()
     if args.inference == "central":
-        rollouts = central_inference.rollouts(args, board, Actor, make_storage, make_agent, device)
-    length, chunks = args.sequence_length, args.rollout_steps // args.sequence_length
-    start_time, first_step, consistent, done = time.time(), global_step, True, progress(args, global_step, elapsed)
+        broadcast.channels, theirs = make_channels(args)
+        processes.enter_context(central_inference.running(inference_main, (args, broadcast, device), theirs))
+    rollouts = make_rollouts(args, broadcast, stopping, actor)
+    start_time, first_step, consistent, done = time.time(), now.global_step, True, progress(args, now.global_step, now.seconds)
 
     try:
         wait_start = time.perf_counter()
         for index, storage, queue_size in rollouts:
             wait_time, learn_start = time.perf_counter() - wait_start, time.perf_counter()
-            consistent, s, update, stage_update = False, SimpleNamespace(**storage), update + 1, stage_update + 1
-            rollout_version, rollout_stage, steps_in_stage, episodes, *seconds = s.info.tolist()
-            ended = s.terminated | s.truncated  # (T, A)
+            s = SimpleNamespace(**storage)
+            consistent = False
+            now.update += 1
+            now.stage_update += 1
+            now.global_step += int(s.trained.sum())
 
-            # --- rewards, scaled by the std of discounted returns
-            if steps_in_stage == 0:
-                scale_rewards.forget(index)
-            scaled, returns_seen = scale_rewards(index, s.rewards, ended, s.trained, args.gamma)
-            scaled = scaled.clamp(-args.reward_clip, args.reward_clip)
-            advantages = gae(scaled, s.values[:-1], s.values[-1], s.terminated, s.truncated, s.bootstrap, args.gamma, args.gae_lambda)
-            returns = advantages + s.values[:-1]
-
-            # --- PPO over chunks with a row that the learner's own policy played. A chunk is (which, car), its rows are `length` steps.
-            keep = torch.ones(args.rollout_steps, args.num_agents, 1)
-            keep[1:] = (~ended[:-1, :, None]).float()
-            keep[::length] = 1.0  # the stored states are as the actor had them, emptied where a game has just begun
-            c_obs, c_masks, c_keep, c_actions, c_logprobs, c_advantages, c_returns, c_trained = (
-                tensor.view(chunks, length, *tensor.shape[1:])
-                for tensor in (s.obs, s.masks, keep, s.actions, s.logprobs, advantages, returns, s.trained)
-            )
-            b_chunks = c_trained.any(1).nonzero()  # (M, 2)
-            global_step += int(s.trained.sum())
+            # --- rewards, scaled by the std of discounted returns; then PPO
+            if int(s.steps_in_stage) == 0:
+                scale_rewards.start_anew(index)
+            scaled, returns_seen = scale_rewards(index, s.rewards, s.terminated | s.truncated, s.trained, args.gamma)
             lr = anneal(args.learning_rate, args.learning_rate_final, done, 1.0)
             optimizer.param_groups[0]["lr"] = lr
-            losses = []
-            for _ in range(args.update_epochs):
-                for mb_chunks in minibatches(b_chunks, max(args.minibatch_size // length, 1)):
-                    which, car = mb_chunks.T
-                    mb_obs, mb_masks, mb_keep, mb_actions, mb_logprobs, mb_advantages, mb_returns, mb_trained = (
-                        to_device(tensor[which, :, car], device).transpose(0, 1)  # (L, B, …)
-                        for tensor in (c_obs, c_masks, c_keep, c_actions, c_logprobs, c_advantages, c_returns, c_trained)
-                    )
-                    with autocast():
-                        features, _ = unroll(mb_obs, to_device(s.states[which, car], device), mb_keep)
-                        if not mb_trained.all():
-                            features, mb_masks, mb_actions, mb_logprobs, mb_advantages, mb_returns = (
-                                tensor[mb_trained] for tensor in (features, mb_masks, mb_actions, mb_logprobs, mb_advantages, mb_returns)
-                            )
-                        logprobs, values = agent.logprobs(features, mb_masks), agent.critic(features).squeeze(-1).float()
-                    logprob = logprobs.gather(-1, mb_actions[..., None]).squeeze(-1)
-                    logprobs = logprobs.clamp(min=-80.0)  # nothing, but not 0 · (-inf), for masked ones; of less exp takes longer
-                    entropy = -(logprobs.exp() * logprobs).sum(-1).mean()
-                    if args.norm_adv:
-                        mb_advantages = (mb_advantages - mb_advantages.mean()) / (mb_advantages.std() + 1e-8)
-                    policy_loss, value_loss, stats = ppo_losses(logprob, mb_logprobs, mb_advantages, values, mb_returns, args.clip_coef)
-                    loss = policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss
-                    optimizer.zero_grad()
-                    scaler.scale(loss).backward()
-                    scaler.unscale_(optimizer)
-                    grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm)
-                    scaler.step(optimizer)
-                    scaler.update()
-                    losses.append(torch.stack([policy_loss, value_loss, entropy, grad_norm, *stats]).detach())
+            losses, returns = update_policy(args, agent, optimizer, s, scaled.clamp(-REWARD_CLIP, REWARD_CLIP), learner)
             check_finite(losses)
-            lag, version = torch.tensor(version - rollout_version), version + 1
+            lag = torch.tensor(now.version - float(s.version))
+            now.version += 1
 
             # --- the stage's measure, a snapshot for the league now and then
-            results = s.episodes[: int(episodes)]
-            # Of games that begin together the short ones end first: none counts until the longest would have ended.
-            settled = steps_in_stage * args.action_repeat / contract.TICK_RATE >= STAGES[stage].seconds
-            if STAGES[stage].measure != "win" and rollout_stage == stage and settled:
-                stage_scores += results[:, 4 if STAGES[stage].measure == "touch" else 5].tolist()
-            del stage_scores[: -args.transition_games]
-            if args.opponent_update_freq and STAGES[stage].opponents and update % args.opponent_update_freq == 0:
-                league.join(f"snapshot_{global_step}", to_flat(agent))
+            now.stage_scores += stage_measure(s, now, args)
+            del now.stage_scores[: -args.transition_games]
+            if args.opponent_update_freq and STAGES[now.stage].opponents and now.update % args.opponent_update_freq == 0:
+                league.join(f"snapshot_{now.global_step}", to_flat(agent))
             publish()
             consistent, learn_time = True, time.perf_counter() - learn_start
 
             # --- logs, evaluation, the next stage, checkpoint
-            done = progress(args, global_step, elapsed + time.time() - start_time)
-            means = s.terms.numpy() / int(s.trained.sum())
-            unexplained = (returns - s.values[:-1])[s.trained].var() / returns[s.trained].var().clamp(min=1e-8)
+            done = progress(args, now.global_step, now.seconds + time.time() - start_time)
+            seconds = float(s.rollout_time), float(s.inference_time), float(s.simulator_time)
             metrics = {
-                "charts/SPS": (global_step - first_step) / (time.time() - start_time),
+                "charts/SPS": (now.global_step - first_step) / (time.time() - start_time),
                 "charts/learning_rate": lr,
-                "charts/stage": stage,
-                "charts/touches_per_minute": float(means[contract.TERM_INDEX["touch"]]) * 60 * contract.TICK_RATE / args.action_repeat,
-                "losses/explained_variance": 1 - float(unexplained),
-                **loss_metrics("policy_loss value_loss entropy grad_norm old_approx_kl approx_kl clipfrac", losses),
+                **loss_metrics(LOSS_NAMES, losses),
                 **time_metrics(lag, queue_size, seconds, learn_time, wait_time),
-                **result_metrics(results, KINDS),
+                **rollout_metrics(args, s, returns, broadcast.numbers["reward_weights"], now),
             }
-            if len(results):
+            if int(s.num_episodes):
                 metrics["charts/episodic_return"] = float(returns_seen.mean())
-            metrics |= {f"rewards/{term}": value for term, value in zip(TERM_NAMES, (means * board.numbers[3:].numpy()).tolist())}
             finished = done >= 1.0
-            if finished or (args.eval_frequency and update % args.eval_frequency == 0):
-                metrics |= evaluate_all()
-                league.prune()
-            if stage_scores:
-                metrics |= {f"charts/measure_{STAGES[stage].measure}": float(np.mean(stage_scores))}
-            metrics |= {"elo/agent": league.agent["elo"], "elo/mu": league.agent["mu"], "elo/sigma": league.agent["sigma"]}
-            metrics |= {"league/size": len(league.members)}
-            if stage < last_stage and stage_passed(stage_scores, league.agent["elo"], stage_rated, args):
-                stage, stage_update, stage_rated, scale_rewards.rms = stage + 1, 0, 0, RunningMeanStd(1)
-                stage_scores.clear()
-                print(f"Stage {STAGE_NAMES[stage]} begins after {global_step:,} steps.", flush=True)
-            if stage_update == 0 or "eval/rule" in metrics:  # another stage, or other ratings and so other opponents
+            evaluated = finished or (args.eval_frequency and now.update % args.eval_frequency == 0)
+            if evaluated:
+                metrics |= evaluate(args, agent, league, now, run_dir)
+            if now.stage_scores:
+                metrics[f"charts/measure_{STAGES[now.stage].measure}"] = float(np.mean(now.stage_scores))
+            metrics |= {f"elo/{name}": league.agent[key] for name, key in (("agent", "elo"), ("mu", "mu"), ("sigma", "sigma"))}
+            metrics["league/size"] = len(league.members)
+            passed = now.stage < last_stage and stage_passed(now.stage_scores, args)
+            if passed:
+                now.stage += 1
+                now.stage_update = 0
+                now.stage_scores.clear()
+                scale_rewards.rms = RunningMeanStd(1)
+                print(f"Stage {STAGE_NAMES[now.stage]} begins after {now.global_step:,} steps.", flush=True)
+            if passed or evaluated:  # another stage, or other ratings and so other opponents
                 publish()
-            logger.write(metrics, global_step, done)
+            logger.write(metrics, now.global_step, done)
             if finished or stopping:
                 break
-            if update % args.checkpoint_frequency == 0:
-                save_checkpoint()
+            if now.update % args.checkpoint_frequency == 0:
+                save_all()
             wait_start = time.perf_counter()
     finally:
         rollouts.close()
+        processes.close()
         logger.close()
         if consistent:  # not in the middle of an update, whose half would be neither the old nor the new policy
-            save_checkpoint()
+            save_all()
         say_how_to_go_on(run_dir)
