@@ -27,6 +27,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 ROOT = Path(__file__).resolve().parents[2]
@@ -258,34 +259,28 @@ def infer(args, rates, stop):
                 steps, start = 0, time.perf_counter()
 
 
-def update(args, agent, optimizer, data):
-    """One minibatch of PPO, as the script does it → agent-steps"""
-    obs, masks, keep, actions, logprobs, advantages, returns, state = data
-    features, _ = agent.unroll(obs, state, keep)
-    everything, values = agent.logprobs(features, masks), agent.critic(features).squeeze(-1)
-    logprob = everything.gather(-1, actions[..., None]).squeeze(-1)
-    entropy = -(everything.exp() * everything.clamp(min=-1e4)).sum(-1).mean()
-    policy_loss, value_loss, _ = script.ppo_losses(logprob, logprobs, advantages, values, returns, args.clip_coef)
-    optimizer.zero_grad()
-    (policy_loss + args.vf_coef * value_loss - args.ent_coef * entropy).backward()
-    torch.nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm)
-    optimizer.step()
-    return actions.numel()
-
-
 def learner(args, device="cpu"):
-    """→ work() for `update` on chunks drawn from a rollout in memory"""
-    agent, length = script.Agent(args.recurrent, args.rnn_size).to(device), args.sequence_length
-    optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5)
-    shape = (args.rollout_steps * args.num_agents // length, length)
-    obs, masks, keep = torch.randn(*shape, NUM_OBS), torch.ones(*shape, NUM_ACTIONS, dtype=torch.bool), torch.ones(*shape, 1)
-    rest = [torch.randint(NUM_ACTIONS, shape), torch.full(shape, -4.5), torch.randn(shape), torch.randn(shape)]
-    state = torch.zeros(shape[0], agent.state_size)
+    """→ work(): a minibatch of PPO, as the script does it, on chunks drawn from a rollout in memory → agent-steps"""
+    agent, device, length = script.make_agent(vars(args)).to(device), torch.device(device), args.sequence_length
+    optimizer, scaler = (
+        torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5),
+        torch.amp.GradScaler(device.type, enabled=False),
+    )
+    shape = (args.rollout_steps, args.num_agents)
+    s = SimpleNamespace(**script.make_storage(args))
+    s.obs.normal_()
+    s.masks[:] = s.trained[:] = True
+    s.actions.random_(NUM_ACTIONS)
+    s.logprobs.fill_(-4.5)
+    s.truncated[:] = torch.rand(shape) < 1 / 300  # a game of 20 seconds
+    chunks, own = script.cut_into_chunks(s, torch.randn(shape), torch.randn(shape), length)
 
     def work():
-        rows = torch.randperm(shape[0])[: args.minibatch_size // length]
-        data = [tensor[rows].to(device).transpose(0, 1) for tensor in (obs, masks, keep, *rest)]
-        return update(args, agent, optimizer, (*data, state[rows].to(device)))
+        rows = own[torch.randperm(len(own))[: args.minibatch_size // length]]
+        mb = script.take_minibatch(chunks, s.states, rows, device)
+        loss, _ = script.minibatch_loss(agent, agent.unroll, mb, args)
+        script.gradient_step(loss, agent, optimizer, scaler, args.max_grad_norm)
+        return mb.actions.numel()
 
     return work
 

@@ -96,29 +96,6 @@ def test_inference(args):
     return found
 
 
-def unrolling(ours, batch, size, length=16):
-    """An LSTM forth and back over `batch` chunks: the script's, which does it by hand, or the same loop left to autograd"""
-    gates = torch.randn(length, batch, 4 * size, requires_grad=True)
-    weight, state, keep = torch.randn(4 * size, size, requires_grad=True), torch.zeros(batch, 2 * size), torch.ones(length, batch, 1)
-
-    def work():
-        if ours:
-            outputs, _ = script.LSTMUnroll.apply(gates, weight, state, keep)
-        else:
-            hidden, cell, outputs = state[:, :size], state[:, size:], []
-            for gate, kept in zip(gates, keep):
-                hidden, cell = hidden * kept, cell * kept
-                take, forget, give, candidate = (gate + hidden @ weight.t()).chunk(4, 1)
-                cell = forget.sigmoid() * cell + take.sigmoid() * candidate.tanh()
-                hidden = give.sigmoid() * cell.tanh()
-                outputs.append(hidden)
-            outputs = torch.stack(outputs)
-        outputs.sum().backward()
-        return length * batch
-
-    return work
-
-
 def test_learn(args):
     found = {}
     for threads in threads_to_try()[0]:
@@ -130,9 +107,6 @@ def test_learn(args):
                 said = f"learn      {recurrent}, {minibatch:>5}, {threads} threads"
                 print(f"{said:<32}{found[threads, recurrent, minibatch]:>9,.0f} agent-steps/s per epoch", flush=True)
     torch.set_num_threads(1)
-    for minibatch in args.minibatches:
-        by_hand, by_autograd = (rate(unrolling(ours, minibatch // 16, script.Args().rnn_size), args.seconds) for ours in (True, False))
-        print(f"learn      the LSTM's unroll by hand at {minibatch}: {by_hand / by_autograd:.2f} times autograd's speed", flush=True)
     return found
 
 
