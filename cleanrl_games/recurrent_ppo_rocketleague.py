@@ -14,6 +14,7 @@ An actor plays the same number of cars in every stage, so that 1v1, 2v2 and 3v3 
 
 import contextlib
 import dataclasses
+import difflib
 import json
 import math
 import os
@@ -35,7 +36,7 @@ import torch
 import torch.multiprocessing as mp
 import torch.nn as nn
 
-from cleanrl_games.envs.rocketleague import NUM_ACTIONS, NUM_OBS, TERM_NAMES, RocketLeagueVecEnv, contract, reward_weights
+from cleanrl_games.envs.rocketleague import NUM_ACTIONS, NUM_OBS, RocketLeagueVecEnv, contract
 from cleanrl_games.envs.rocketleague.evaluation import Player, rating_match, touch_metrics  # noqa: F401 (tools play a model as its script's Player)
 from cleanrl_games.envs.rocketleague.ratings import PINNED, expected_score, new_rating
 from cleanrl_games.envs.rocketleague.scripted import PLAYERS, ScriptedPlayer
@@ -94,7 +95,6 @@ STAGE_NAMES = tuple(stage.name for stage in STAGES)
 ANNEAL_UPDATES = 200  # over which the rewards change from the last stage's to this one's
 REWARD_CLIP = 10.0  # of rewards after division by the std of discounted returns
 RATING_OPPONENTS = 2  # past selves to play rating matches with at each evaluation, drawn as opponents are
-EVENTS = np.isin(TERM_NAMES, ("goal", "concede", "scorer", "shot", "save", "demo", "demoed"))
 
 
 @dataclasses.dataclass
@@ -451,13 +451,75 @@ def stage_rewards(args, stage, update):
     before, now = STAGES[max(stage - 1, 0)], STAGES[stage]
     share = 1.0 if stage == STAGE_NAMES.index(args.stage) else anneal(0.0, 1.0, update, ANNEAL_UPDATES)
     scales = [
-        np.where(EVENTS, one.events, one.dense) * [one.terms.get(term, 0.0) if one.terms else 1.0 for term in TERM_NAMES]
+        np.where(np.isin(REWARD_NAMES, EVENTS), one.events, one.dense)
+        * [one.terms.get(name, 0.0) if one.terms else 1.0 for name in REWARD_NAMES]
         for one in (before, now)
     ]
     weights = reward_weights(args.reward_mode, args.reward_weights)
     if args.aerial_focus:
-        weights[contract.TERM_INDEX["touch_height"]] += 2.0 * args.aerial_focus
+        weights[REWARD_NAMES.index("touch_height")] += 2.0 * args.aerial_focus
     return weights * (scales[0] + (scales[1] - scales[0]) * share).astype(np.float32)
+
+
+# -------------------------------------------------------------------------------------------------------------- rewards
+
+
+def measured(name):
+    """A reward that the environment has measured already: see contract.REWARD_TERMS"""
+    column = contract.TERM_INDEX[name]
+    return lambda env, info: info["terms"][:, column]
+
+
+# A reward is a function of the environment after a step, and of its info → one number per car (A,). One of your own reads
+# `env.cars`, `env.balls` and their `old_` versions, whose columns have names in envs/rocketleague/observations.py:
+#     def high(env, info): return np.float32(env.cars[:, POSITION + 2] > 500)
+# It takes its place in REWARDS and a weight in a preset.
+REWARDS = {name: measured(name) for name in contract.TERM_NAMES}
+REWARD_NAMES = tuple(REWARDS)
+EVENTS = ("goal", "concede", "scorer", "shot", "save", "demo", "demoed")  # what happens in a match; all others are dense
+# What an opponent should prevent: of these one team pays what the other gets, where a stage is zero-sum. Goals pay both sides already.
+ZERO_SUM = ("touch_strength", "ball_speed_to_goal", "shot", "save", "demo")
+# Presets of --reward-mode. Conceding costs a fifth less than scoring brings, so that attacking is worth its risk.
+REWARD_PRESETS = {
+    "sparse": {"goal": 10.0, "concede": -8.0, "save": 2.0},
+    "dense": {
+        "goal": 10.0, "concede": -8.0, "scorer": 1.0, "shot": 1.0, "save": 2.0, "demo": 1.0, "demoed": -1.0, "touch": 1.0,
+        "touch_strength": 4.0, "touch_height": 1.0, "speed_to_ball": 0.1, "ball_speed_to_goal": 0.2, "face_ball": 0.02, "air": 0.003,
+        "pickup": 0.1, "boost_gained": 0.5, "boost_kept": 0.005, "boost_lost": -0.2,
+    },
+    "hybrid": {
+        "goal": 10.0, "concede": -8.0, "touch": 0.1, "touch_strength": 2.0, "speed_to_ball": 0.02, "face_ball": 0.003, "air": 0.001,
+        "ball_speed_to_goal": 0.1, "boost_gained": 0.3, "boost_kept": 0.005, "save": 2.0, "demo": 1.0, "demoed": -1.0,
+    },
+}  # fmt: skip
+
+
+def reward_weights(mode, overrides=()):
+    """A preset and `name=value` overrides → (R,) float32"""
+    chosen = dict(REWARD_PRESETS[mode])
+    for text in overrides:
+        name, _, value = text.partition("=")
+        if name not in REWARDS:
+            close = difflib.get_close_matches(name, REWARD_NAMES, n=1)
+            raise ValueError(f"unknown reward {name!r}" + (f", did you mean {close[0]!r}?" if close else f" ({', '.join(REWARD_NAMES)})."))
+        try:
+            chosen[name] = float(value)
+        except ValueError:
+            raise ValueError(f"a reward's weight is written name=value, as in touch=0.5; found {text!r}.") from None
+        if not math.isfinite(chosen[name]):
+            raise ValueError(f"a reward's weight must be finite; found {text!r}.")
+    return np.array([chosen.get(name, 0.0) for name in REWARD_NAMES], np.float32)
+
+
+def mix_rewards(terms, weights, env, stage):
+    """(1 − spirit) · own + spirit · the team's mean − the opponents' mean of the zero-sum rewards. terms (A, R) → (A,)"""
+    paid = (terms * weights).astype(np.float64)
+    own = paid.sum(1)
+    size, team = env.sizes[env.agent_arena], 2 * env.agent_arena + env.agent_team
+    charged = paid[:, np.isin(REWARD_NAMES, ZERO_SUM)].sum(1) if stage.zero_sum else np.zeros(len(own))
+    team_total, team_charge = (np.bincount(team, values) for values in (own, charged))
+    mixed = (1 - stage.team_spirit) * own + stage.team_spirit * team_total[team] / size - team_charge[team ^ 1] / size
+    return mixed.astype(np.float32)
 
 
 # --------------------------------------------------------------------------------------------------------------- actors
@@ -483,8 +545,8 @@ def make_env(args, stage, seed):
     if rest or args.num_agents % 12:
         raise ValueError(f"--num-agents is {args.num_agents}: it must be a multiple of 12, so that every stage's teams come out even.")
     return RocketLeagueVecEnv(
-        arenas, stage.team_sizes, seed, args.action_repeat, states, args.state_file, args.reward_mode, args.reward_weights, stage.zero_sum,
-        stage.team_spirit, stage.seconds, stage.idle_seconds, mesh_dir=args.mesh_dir, generated_meshes=args.generated_meshes,
+        arenas, stage.team_sizes, seed, args.action_repeat, states, args.state_file,
+        max_seconds=stage.seconds, no_touch_seconds=stage.idle_seconds, mesh_dir=args.mesh_dir, generated_meshes=args.generated_meshes,
     )  # fmt: skip
 
 
@@ -504,7 +566,7 @@ def make_storage(args):
         "terminated": torch.zeros(shape, dtype=torch.bool),
         "truncated": torch.zeros(shape, dtype=torch.bool),
         "trained": torch.zeros(shape, dtype=torch.bool),  # whether the learner's own policy acted here
-        "terms": torch.zeros(len(TERM_NAMES), dtype=torch.float64),  # reward components, summed over the learner's rows
+        "terms": torch.zeros(len(REWARD_NAMES), dtype=torch.float64),  # what REWARDS gave, summed over the learner's rows
         **{f"episode_{name}": torch.zeros(MAX_EPISODES) for name in EPISODE_FIELDS},
         **{name: torch.zeros(1, dtype=torch.float64) for name in ROLLOUT_NUMBERS},
     }
@@ -512,7 +574,7 @@ def make_storage(args):
 
 def make_broadcast(args, num_parameters):
     """What the actors are told. The scripted players have places of their own behind those of the past selves."""
-    numbers = {"stage": 1, "self_share": 1, "reward_weights": len(TERM_NAMES)}
+    numbers = {"stage": 1, "self_share": 1, "reward_weights": len(REWARD_NAMES)}
     return Broadcast(args.sharing, num_parameters, args.league_size, numbers, ("chance",), extra_places=FIRST_MEMBER)
 
 
@@ -542,7 +604,8 @@ class Actor:
         with broadcast.lock:
             from_flat(self.agent, broadcast.weights)
             version, stage = broadcast.version, int(broadcast.numbers["stage"])
-            self_share, rewards = float(broadcast.numbers["self_share"]), broadcast.numbers["reward_weights"].numpy().copy()
+            self_share, weights = float(broadcast.numbers["self_share"]), broadcast.numbers["reward_weights"].numpy()
+            self.reward_weights = np.float32(weights)
             serials, chances = (broadcast.members[name].numpy().copy() for name in ("policy_id", "chance"))
             opponents = []
             if chances.sum() > 0 and self_share < 1:
@@ -552,7 +615,6 @@ class Actor:
             self.members = load_members(self.members, self.agent, broadcast, wanted, self.opponent.tolist())
         if stage != self.stage:
             self.enter_stage(stage)
-        self.env.reward_weights[:] = rewards
         return version, self_share, opponents
 
     def choose_opponents(self, arenas, self_share, opponents):
@@ -601,10 +663,11 @@ class Actor:
             s.trained[t] = False
             s.trained[t, own] = True
             clock = time.perf_counter()
-            _, _, rewards, terminated, truncated, info = env.step(self.actions)
+            _, _, _, terminated, truncated, info = env.step(self.actions)
             simulator_time += time.perf_counter() - clock
-            s.rewards[t] = torch.from_numpy(rewards)
-            s.terms += torch.from_numpy(info["terms"][own].sum(0, dtype=np.float64))
+            terms = np.stack([reward(env, info) for reward in REWARDS.values()], 1)  # (A, R)
+            s.rewards[t] = torch.from_numpy(mix_rewards(terms, self.reward_weights, env, STAGES[self.stage]))
+            s.terms += torch.from_numpy(terms[own].sum(0, dtype=np.float64))
             self.touched |= info["terms"][:, contract.TERM_INDEX["touch"]] > 0
             s.terminated[t] = torch.from_numpy(terminated[env.agent_arena])
             s.truncated[t] = torch.from_numpy(truncated[env.agent_arena])
@@ -1036,10 +1099,10 @@ def rollout_metrics(args, s, returns, reward_weights, now):
     results = torch.stack([s.episode_kind, s.episode_opponent, s.episode_score, s.episode_length], 1)[:count]
     return {
         "charts/stage": now.stage,
-        "charts/touches_per_minute": float(means[contract.TERM_INDEX["touch"]]) * 60 * contract.TICK_RATE / args.action_repeat,
+        "charts/touches_per_minute": float(means[REWARD_NAMES.index("touch")]) * 60 * contract.TICK_RATE / args.action_repeat,
         "losses/explained_variance": 1 - float(unexplained),
         **result_metrics(results, KINDS),
-        **{f"rewards/{term}": value for term, value in zip(TERM_NAMES, (means * reward_weights.numpy()).tolist())},
+        **{f"rewards/{term}": value for term, value in zip(REWARD_NAMES, (means * reward_weights.numpy()).tolist())},
     }
 
 

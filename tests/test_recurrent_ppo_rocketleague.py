@@ -20,6 +20,7 @@ import torch
 
 from cleanrl_games import recurrent_ppo_rocketleague as script
 from cleanrl_games.envs.rocketleague import NUM_ACTIONS, NUM_OBS, contract, ratings, states
+from cleanrl_games.envs.rocketleague.observations import POSITION
 from cleanrl_games.runtime import central_inference
 from cleanrl_games.runtime.checkpoints import load_checkpoint
 from cleanrl_games.runtime.errors import BadInput
@@ -322,6 +323,48 @@ def test_a_stage_is_passed_by_a_confident_measure():
     assert script.stage_passed([0.0] * 500 + [1.0] * 100, args)  # only the last games count
 
 
+def test_presets_pay_what_they_say():
+    assert {name for name, weight in script.REWARD_PRESETS["sparse"].items() if weight} == {"goal", "concede", "save"}
+    assert set(script.REWARD_PRESETS["dense"]) == set(script.REWARD_NAMES) and all(script.REWARD_PRESETS["dense"].values())
+    weights = script.reward_weights("hybrid", ("touch=7", "air=0"))
+    assert weights[script.REWARD_NAMES.index("touch")] == 7 and weights[script.REWARD_NAMES.index("goal")] == 10
+    for flags, sentence in ((("tuch=7",), "did you mean 'touch'"), (("touch",), "name=value"), (("touch=nan",), "finite")):
+        with pytest.raises(ValueError, match=sentence):
+            script.reward_weights("hybrid", flags)
+
+
+def test_the_page_has_every_presets_weights():
+    page = (ROOT / "docs" / "recurrent_ppo_rocketleague.md").read_text()
+    for name in script.REWARD_NAMES:
+        cells = [f"{script.REWARD_PRESETS[preset].get(name, 0):g}" for preset in ("sparse", "dense", "hybrid")]
+        line = f"| `{name}` | {' | '.join(cell if cell != '0' else '' for cell in cells)} | {contract.REWARD_TERMS[name]} |"
+        assert line in page, f"the page should have this line:\n{line}"
+
+
+def test_rewards_are_mixed_within_and_between_the_teams(monkeypatch):
+    """By hand, for one arena of 2v2, with a reward of one's own as a copy of the script would have it"""
+
+    def height(env, info):
+        return np.float32(env.cars[:, POSITION + 2] / 1000)
+
+    rewards = {"ball_speed_to_goal": script.measured("ball_speed_to_goal"), "height": height}
+    monkeypatch.setattr(script, "REWARDS", rewards)
+    monkeypatch.setattr(script, "REWARD_NAMES", tuple(rewards))
+    env = script.RocketLeagueVecEnv(1, (2,), states={"near_ball": 1.0})
+    stage = dataclasses.replace(script.STAGES[3], zero_sum=True, team_spirit=0.3)
+    for _ in range(5):
+        info = env.step([40, 3, 16, 30])[5]
+        terms = np.stack([reward(env, info) for reward in rewards.values()], 1)
+        own = 3.0 * terms[:, 0] + 0.5 * terms[:, 1]
+        team = np.repeat([own[:2].mean(), own[2:].mean()], 2)
+        charged = np.repeat([3 * terms[2:, 0].mean(), 3 * terms[:2, 0].mean()], 2)
+        mixed = script.mix_rewards(terms, np.float32([3.0, 0.5]), env, stage)
+        np.testing.assert_allclose(mixed, 0.7 * own + 0.3 * team - charged, atol=1e-5)
+        plain = script.mix_rewards(terms, np.float32([3.0, 0.5]), env, dataclasses.replace(stage, zero_sum=False, team_spirit=0.0))
+        np.testing.assert_allclose(plain, own, atol=1e-5)
+    assert terms[:, 1].max() > 0.01 and np.abs(terms[:, 0]).max() > 0
+
+
 def test_rewards_go_over_from_one_stage_to_the_next():
     args = script.Args()
     touch, goal = contract.TERM_INDEX["touch"], contract.TERM_INDEX["goal"]
@@ -445,7 +488,7 @@ def test_an_actor_follows_the_curriculum():
             and set(actor.env.sizes) == sizes
             and actor.env.num_agents == args.num_agents
         )
-        assert torch.equal(s["states"][0], torch.zeros_like(s["states"][0])) and np.array_equal(actor.env.reward_weights, rewards)
+        assert torch.equal(s["states"][0], torch.zeros_like(s["states"][0])) and np.array_equal(actor.reward_weights, rewards)
         actor.rollout(broadcast, s)
         assert (int(s["stage"]), int(s["steps_in_stage"])) == (stage, 16)
     with pytest.raises(ValueError, match="multiple of 12"):

@@ -54,8 +54,13 @@ def slices(work, seconds):
 
 
 def environment(env, rng):
+    """Arenas, observations, masks, and the rewards as the script mixes them"""
+    weights = script.reward_weights("hybrid")
+
     def work():
-        env.step(rng.integers(0, NUM_ACTIONS, env.num_agents))
+        info = env.step(rng.integers(0, NUM_ACTIONS, env.num_agents))[5]
+        terms = np.stack([reward(env, info) for reward in script.REWARDS.values()], 1)
+        script.mix_rewards(terms, weights, env, script.STAGES[-1])
         return env.num_agents
 
     return work
@@ -202,7 +207,7 @@ def measure(size, num_arenas, seconds):
     """→ agent-steps per CPU-second of environment, physics alone, rlgym with the same columns and rewards, rlgym by default; of an
     environment and physics alone in the same arenas"""
     rng = np.random.default_rng(1)
-    env, bare, same = (RocketLeagueVecEnv(num_arenas, (size,), seed=seed, zero_sum=True) for seed in (1, 2, 3))
+    env, bare, same = (RocketLeagueVecEnv(num_arenas, (size,), seed=seed) for seed in (1, 2, 3))
     for _ in range(150):  # past the kickoffs, memory mapped, code compiled
         for one in (env, bare, same):
             one.step(rng.integers(0, NUM_ACTIONS, one.num_agents))

@@ -8,7 +8,6 @@ drop_stale_machine_code(Path(__file__).parent, ("contract", "observations", "rew
 
 from .contract import ACTION_TABLE, NUM_ACTIONS, NUM_OBS, TERM_NAMES, contract_hash
 from .meshes import MeshError, load_meshes
-from .rewards import REWARD_PRESETS, reward_weights
 from .states import load_states, save_states
 from .vec_env import RocketLeagueVecEnv
 
@@ -16,13 +15,11 @@ __all__ = [
     "ACTION_TABLE",
     "NUM_ACTIONS",
     "NUM_OBS",
-    "REWARD_PRESETS",
     "TERM_NAMES",
     "MeshError",
     "RocketLeagueVecEnv",
     "contract_hash",
     "load_meshes",
     "load_states",
-    "reward_weights",
     "save_states",
 ]

@@ -125,7 +125,7 @@ ACTION_TABLE = make_action_table()
 NUM_ACTIONS = len(ACTION_TABLE)
 NO_OP = int(np.flatnonzero((ACTION_TABLE == 0).all(1))[0])
 
-# What a step gives to a player. A reward is the dot product of this row and a vector of weights.
+# What a step brings a player, as the environment measures it. What it is paid for is its caller's choice.
 REWARD_TERMS = {
     "goal": "1 to each player of the team that scored",
     "concede": "1 to each player of the other team",

@@ -1,11 +1,9 @@
-"""Rewards: a matrix of named components, times weights, mixed within and between the teams."""
-
-import difflib
+"""What a step brought each player, as a matrix of named components (contract.REWARD_TERMS). What they are paid is the caller's choice."""
 
 import numpy as np
 from numba import njit
 
-from .contract import BACK_WALL, BALL_MAX_SPEED, CAR_MAX_SPEED, CEILING, GOAL_HEIGHT, NUM_TERMS, TERM_INDEX, TERM_NAMES
+from .contract import BACK_WALL, BALL_MAX_SPEED, CAR_MAX_SPEED, CEILING, GOAL_HEIGHT, NUM_TERMS, TERM_INDEX
 from .observations import (
     BALL_POSITION,
     BALL_VELOCITY,
@@ -24,47 +22,11 @@ from .observations import (
     VELOCITY,
 )
 
-# Presets of --reward-mode. Conceding costs a fifth less than scoring brings, so that attacking is worth its risk.
-REWARD_PRESETS = {
-    "sparse": {"goal": 10.0, "concede": -8.0},
-    "dense": {
-        "touch": 1.0, "touch_strength": 4.0, "speed_to_ball": 0.1, "face_ball": 0.02, "air": 0.003,
-        "ball_speed_to_goal": 0.2, "boost_gained": 0.5, "boost_lost": -0.2, "save": 2.0, "demo": 1.0, "demoed": -1.0,
-    },
-    "hybrid": {
-        "goal": 10.0, "concede": -8.0, "touch": 0.1, "touch_strength": 2.0, "speed_to_ball": 0.02, "face_ball": 0.003, "air": 0.001,
-        "ball_speed_to_goal": 0.1, "boost_gained": 0.3, "boost_kept": 0.005, "save": 2.0, "demo": 1.0, "demoed": -1.0,
-    },
-}  # fmt: skip
-# Terms an opponent should prevent: what one team gets of these, the other pays, when zero_sum is on. Goals pay both sides already.
-ZERO_SUM_TERMS = ("touch_strength", "ball_speed_to_goal", "shot", "save", "demo")
 HIGH_TOUCH = 250.0  # where a ball is out of reach from the ground
 
 (GOAL_T, CONCEDE_T, SCORER_T, SHOT_T, SAVE_T, DEMO_T, DEMOED_T, TOUCH_T, STRENGTH_T, HEIGHT_T, TO_BALL_T, TO_GOAL_T, FACE_T, AIR_T, PICKUP_T,
  GAINED_T, KEPT_T, LOST_T) = range(NUM_TERMS)  # fmt: skip
 assert TERM_INDEX["boost_lost"] == LOST_T and TERM_INDEX["touch"] == TOUCH_T and TERM_INDEX["face_ball"] == FACE_T
-
-
-def reward_weights(mode="hybrid", overrides=()):
-    """A preset and `name=value` overrides → (NUM_TERMS,) float32. `mode` may also be a mapping of names to weights."""
-    if isinstance(mode, str):
-        if mode not in REWARD_PRESETS:
-            raise ValueError(f"Unknown reward mode {mode!r}. There are: {', '.join(REWARD_PRESETS)}.")
-        mode = REWARD_PRESETS[mode]
-    chosen = dict(mode)
-    for text in overrides:
-        name, _, value = text.partition("=")
-        try:
-            chosen[name] = float(value)
-        except ValueError:
-            raise ValueError(f"A reward weight is written name=value, as in touch=0.5; found {text!r}.") from None
-    weights = np.zeros(NUM_TERMS, np.float32)
-    for name, value in chosen.items():
-        if name not in TERM_INDEX:
-            close = difflib.get_close_matches(name, TERM_NAMES, n=1)
-            raise ValueError(f"Unknown reward component {name!r}" + (f", did you mean {close[0]!r}?" if close else "."))
-        weights[TERM_INDEX[name]] = value
-    return weights
 
 
 @njit(cache=True)
@@ -118,25 +80,3 @@ def score_arenas(first, sizes, cars, balls, games, old_cars, old_balls, old_game
                 gained = kept - np.sqrt(max(old[BOOST], 0.0) * 0.01)
                 row[GAINED_T] = max(gained, 0.0)
                 row[LOST_T] = max(-gained, 0.0)
-
-
-@njit(cache=True)
-def mix_rewards(first, sizes, terms, weights, zero_sum, team_spirit, rewards):
-    """rewards = (1 − spirit) · own + spirit · team mean − the opponents' mean of the zero-sum part.
-
-    zero_sum (NUM_TERMS,) says how much of each component the other team pays for.
-    """
-    for i in range(len(sizes)):
-        size = sizes[i]
-        total, paid = np.zeros(2), np.zeros(2)
-        for me in range(first[i], first[i] + 2 * size):
-            team, own = (0 if me - first[i] < size else 1), 0.0
-            for term in range(NUM_TERMS):
-                value = terms[me, term] * weights[term]
-                own += value
-                paid[team] += value * zero_sum[term]
-            total[team] += own
-            rewards[me] = own
-        for me in range(first[i], first[i] + 2 * size):
-            team = 0 if me - first[i] < size else 1
-            rewards[me] = (1 - team_spirit) * rewards[me] + team_spirit * total[team] / size - paid[1 - team] / size

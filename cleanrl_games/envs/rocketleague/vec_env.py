@@ -28,7 +28,7 @@ from .observations import (
     observe_arenas,
     run_pad_clocks,
 )
-from .rewards import ZERO_SUM_TERMS, mix_rewards, reward_weights, score_arenas
+from .rewards import score_arenas
 from .snapshot import BALL_NUMBERS, CAR_NUMBERS, controls_of, read_arena, write_arena
 from .states import SETTERS, STATE_NAMES, apply_state, check_team_sizes
 
@@ -54,10 +54,7 @@ class RocketLeagueVecEnv:
         action_repeat=8,
         states=None,  # {"kickoff": 1.0} or any of STATE_NAMES with weights
         state_file="",
-        reward_mode="hybrid",
-        reward_overrides=(),
-        zero_sum=False,
-        team_spirit=0.0,
+        reward_weights=None,  # {component: weight}; None = 1 for a goal, -1 for one conceded
         max_seconds=300.0,
         no_touch_seconds=30.0,
         action_delay=True,  # as under RLBot: the first tick of a step still obeys the previous action
@@ -76,9 +73,11 @@ class RocketLeagueVecEnv:
         self.agent_arena = np.repeat(np.arange(num_arenas), 2 * self.sizes)  # (A,)
         self.agent_team = (np.arange(self.num_agents) - self.first[self.agent_arena] >= self.sizes[self.agent_arena]).astype(np.int64)
         self.set_states(states or {"kickoff": 1.0}, state_file)
-        self.reward_weights = reward_weights(reward_mode, reward_overrides)
-        self.zero_sum = np.array([name in ZERO_SUM_TERMS for name in contract.TERM_NAMES], np.float32) * float(zero_sum)
-        self.team_spirit = team_spirit
+        self.reward_weights = np.zeros(contract.NUM_TERMS, np.float32)
+        for name, weight in (reward_weights or {"goal": 1.0, "concede": -1.0}).items():
+            if name not in contract.TERM_INDEX:
+                raise ValueError(f"Unknown reward component {name!r}. There are: {', '.join(contract.TERM_NAMES)}.")
+            self.reward_weights[contract.TERM_INDEX[name]] = weight
         self.max_steps = round(max_seconds * contract.TICK_RATE / action_repeat)
         self.max_idle_steps = round(no_touch_seconds * contract.TICK_RATE / action_repeat)
         self.single_observation_space = gym.spaces.Box(-np.inf, np.inf, (contract.NUM_OBS,), np.float32)
@@ -200,8 +199,7 @@ class RocketLeagueVecEnv:
         self._time_pads()
 
         score_arenas(self.first, self.sizes, self.cars, self.balls, self.games, self.old_cars, self.old_balls, self.old_games, self.terms)
-        rewards = np.empty(self.num_agents, np.float32)
-        mix_rewards(self.first, self.sizes, self.terms, self.reward_weights, self.zero_sum, self.team_spirit, rewards)
+        rewards = self.terms @ self.reward_weights
         self._observe(self._all)
 
         self.lengths += 1
