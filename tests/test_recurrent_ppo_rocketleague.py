@@ -586,7 +586,7 @@ def test_other_versions_and_senseless_settings_get_a_sentence(whole_run, tmp_pat
         (start(tmp_path / "d", "--state-file", tmp_path / "states.npz"), "no state for 2 cars per team and 3 cars per team"),
     ]
     for process, sentence in runs:
-        output = finish(process, code=1)
+        output = finish(process, code=2)
         assert sentence in output and "Traceback" not in output
     assert not any((tmp_path / name).exists() for name in "abcd")
     finish(
