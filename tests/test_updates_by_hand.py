@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from cleanrl_games import bc_vgc_mdbo, ppo_vgc_mdbo, rnad_vgc_portfolio
+from cleanrl_games import bc_vgc_mdbo, ppo_osrs_selfplay, ppo_vgc_mdbo, recurrent_ppo_rocketleague, rnad_vgc_portfolio
 from tests import test_bc_vgc, test_ppo_vgc, test_rnad_vgc
 
 mixed, played = test_ppo_vgc.mixed, test_rnad_vgc.played
@@ -189,3 +189,46 @@ def test_three_updates_of_cloning(data):
     learned = learn(agent, lambda *parts: bc_vgc_mdbo.update_agent(*parts, batch, args))
     by_hand = learn_by_hand(agent, loss_of, args.max_grad_norm)
     assert_same(learned, by_hand, agent.state_dict())
+
+
+@pytest.mark.parametrize("script", [ppo_osrs_selfplay, recurrent_ppo_rocketleague])
+def test_clipped_losses_of_both_signs(script):
+    """Ratios beyond the clip on both sides, for good and for bad actions; by Python's own numbers."""
+    ratios, advantages, bound = [1.5, 0.5, 0.5, 1.5, 5.0], [1.0, 1.0, -1.0, -1.0, -2.0], script is ppo_osrs_selfplay
+    values, returns = [0.3, -0.2, 0.9, 0.0, 1.0], [1.0, 0.0, -1.0, 0.5, 0.25]
+    expected = []
+    for ratio, advantage in zip(ratios, advantages):
+        loss = -min(ratio * advantage, min(max(ratio, 0.8), 1.2) * advantage)
+        expected.append(min(loss, -3 * advantage) if bound and advantage < 0 else loss)
+    logprob = torch.tensor(ratios).log()
+    policy_loss, value_loss, stats = script.ppo_losses(
+        logprob + 0.7, torch.full((5,), 0.7), *map(torch.tensor, (advantages, values, returns)), 0.2
+    )
+    assert float(policy_loss) == pytest.approx(sum(expected) / 5, abs=1e-5)
+    assert float(value_loss) == pytest.approx(sum((v - r) ** 2 for v, r in zip(values, returns)) / 10, abs=1e-6)
+    kl = sum(ratio - 1 - math.log(ratio) for ratio in ratios) / 5
+    assert stats.tolist() == pytest.approx([-float(logprob.mean()), kl, 1.0], abs=1e-5)
+
+
+@pytest.mark.parametrize("script", [ppo_osrs_selfplay, recurrent_ppo_rocketleague])
+def test_advantages_by_their_definition(script):
+    """Games that end by a goal, by the clock, and not at all within the rollout."""
+    gamma, lam, length = 0.9, 0.7, 5
+    dice = torch.Generator().manual_seed(1)
+    rewards, values, bootstrap = (torch.randn(length, 3, generator=dice) for _ in range(3))
+    next_value = torch.randn(3, generator=dice)
+    terminated, truncated = torch.zeros(length, 3, dtype=torch.bool), torch.zeros(length, 3, dtype=torch.bool)
+    terminated[1, 0] = truncated[2, 1] = True
+    expected = torch.zeros(length, 3)
+    for game in range(3):
+        for start in range(length):
+            weight = 1.0
+            for t in range(start, length):
+                following = float(values[t + 1, game]) if t + 1 < length else float(next_value[game])
+                following = 0.0 if terminated[t, game] else float(bootstrap[t, game]) if truncated[t, game] else following
+                expected[start, game] += weight * (float(rewards[t, game]) + gamma * following - float(values[t, game]))
+                weight *= gamma * lam
+                if terminated[t, game] or truncated[t, game]:
+                    break
+    found = script.gae(rewards, values, next_value, terminated, truncated, bootstrap, gamma, lam)
+    torch.testing.assert_close(found, expected)

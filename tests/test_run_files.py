@@ -1,0 +1,53 @@
+"""A run's files: which models stay, which exploiters are named, what the last line promises, and W&B's id."""
+
+import json
+import os
+
+import pytest
+
+from cleanrl_games.runtime import exploiter_processes
+from cleanrl_games.runtime.checkpoints import save_checkpoint, say_how_to_go_on
+from cleanrl_games.runtime.files import keep_models
+from cleanrl_games.runtime.logger import wandb_id
+
+
+def test_old_models_go_and_the_best_stays(tmp_path):
+    (tmp_path / "models").mkdir()
+    for number in range(6):
+        path = tmp_path / "models" / f"{number}.zip"
+        path.write_text("")
+        os.utime(path, (1000 + number, 1000 + number))
+
+    def left():
+        return sorted(path.name for path in (tmp_path / "models").iterdir())
+
+    keep_models(tmp_path, 0)
+    assert len(left()) == 6
+    keep_models(tmp_path, 2, tmp_path / "models" / "1.zip")
+    assert left() == ["1.zip", "4.zip", "5.zip"]
+    keep_models(tmp_path, 2)
+    assert left() == ["4.zip", "5.zip"]
+
+
+def test_only_exploiters_that_won_are_named_and_only_once(tmp_path):
+    entries = [
+        {"model": "a.zip", "in_pool": True, "win_rate": 0.7},
+        {"model": "b.zip", "in_pool": False, "win_rate": 0.3},
+    ]
+    (tmp_path / "exploiter_registry.json").write_text(json.dumps({"exploiters": entries}))
+    runs = exploiter_processes.ExploiterRuns(tmp_path, "script.py")
+    assert runs.unseen_models() == ["a.zip"] and runs.unseen_models() == [] and runs.best_win_rate() == 0.7
+    assert exploiter_processes.ExploiterRuns(tmp_path, "script.py", ["a.zip"]).unseen_models() == []
+
+
+def test_the_last_line_promises_only_what_is_there(tmp_path, capsys):
+    say_how_to_go_on(tmp_path)
+    assert "ended before its first checkpoint" in capsys.readouterr().out
+    save_checkpoint(tmp_path, {"a": 1})
+    say_how_to_go_on(tmp_path)
+    assert f"go on with --resume {tmp_path}" in capsys.readouterr().out
+
+
+def test_a_resumed_run_goes_on_in_the_same_wandb_run(tmp_path):
+    assert wandb_id(tmp_path, lambda: "abc123") == "abc123"
+    assert wandb_id(tmp_path, lambda: pytest.fail("a second id was made")) == "abc123"
