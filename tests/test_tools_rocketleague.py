@@ -23,7 +23,7 @@ from cleanrl_games.envs.rocketleague.rlbot import PAD_PLACES, PacketReader, Pilo
 from cleanrl_games.envs.rocketleague.scripted import PLAYERS, ScriptedPlayer
 from cleanrl_games.envs.rocketleague.states import car, load_states
 from cleanrl_games.runtime.errors import BadInput
-from cleanrl_games.tools import diagnose_performance, evaluate, export_rlbot, league, models, rocketleague_states
+from cleanrl_games.tools import diagnose_performance, evaluate, export_rlbot, foreign_bot, league, models, rocketleague_states
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -252,6 +252,50 @@ def test_all_scripted_players_are_evaluated_and_may_be_judged():
     results = evaluate.main(["chaser", "--game", "rocketleague", "--against", "rule", "--episodes", "4", "--team-size", "2"])
     assert [(result["player"], result["opponent"]) for result in results] == [("chaser", "rule")]
     assert set(evaluate.GAMES["rocketleague"].baselines()) == set(PLAYERS) >= {"rule", "chaser", "positional", "aerial"}
+
+
+def adapter_of_the_page(path):
+    page = (ROOT / "docs" / "recurrent_ppo_rocketleague.md").read_text()
+    code = page[page.index("## Bots of other projects") :].split("```python\n")[1].split("```")[0]
+    path.write_text(code)
+    return code
+
+
+class Logits(torch.nn.Module):
+    """Always the same action, so that what it played can be seen"""
+
+    def forward(self, obs):
+        logits = torch.zeros(obs.shape[0], 90)
+        logits[:, 17] = obs[:, 0].abs() + 5.0
+        return logits
+
+
+def test_a_torchscript_bot_plays_by_its_adapter(model, tmp_path, capsys):
+    torch.jit.script(Logits()).save(tmp_path / "bot.pt")
+    code = adapter_of_the_page(tmp_path / "adapter.py")
+    word = f"{tmp_path / 'bot.pt'}={tmp_path / 'adapter.py'}"
+    flags = [str(model), "--against", word, "--episodes", "4"]
+    with pytest.raises((SystemExit, models.ModelError, BadInput)):
+        evaluate.main(flags)
+    (result,) = evaluate.main([*flags, "--trust-source"])
+    assert (result["opponent"], result["episodes"]) == ("bot", 4)
+    bot = foreign_bot.ForeignBot.load(word, True)
+    env, actions = RocketLeagueVecEnv(2), np.full(4, NO_OP)
+    foreign_bot.ForeignPlayer(bot).act(env.obs, env.masks, np.array([1, 2]), actions)
+    assert actions.tolist() == [NO_OP, 17, 17, NO_OP]
+    for text, sentence in ((code.replace("def act", "def acts"), "no function act"), ("1 / 0", "cannot be imported")):
+        (tmp_path / "adapter.py").write_text(text)
+        with pytest.raises(models.ModelError, match=sentence):
+            foreign_bot.ForeignBot.load(word, True)
+    (tmp_path / "adapter.py").write_text(code.replace(".argmax(1)", ".argmax(0)"))
+    bot = foreign_bot.ForeignBot.load(word, True)
+    with pytest.raises(ValueError, match="should return 2 action numbers"):
+        foreign_bot.ForeignPlayer(bot).act(env.obs, env.masks, np.array([1, 2]), actions)
+    (tmp_path / "bot.pt").write_bytes(b"no archive")
+    with pytest.raises(models.ModelError, match="not a TorchScript file"):
+        foreign_bot.ForeignBot.load(word, True)
+    with pytest.raises(models.ModelError, match="can run any code"):
+        foreign_bot.ForeignBot.load(word, False)
 
 
 # --------------------------------------------------------------------------------------------------------- starts from play

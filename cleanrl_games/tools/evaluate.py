@@ -35,7 +35,8 @@ class Args:
     players: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN_OR_MODEL…")]
     """whom to judge: run folders, model.zip files, or scripted players by name"""
     against: tuple[str, ...] = ()
-    """whom they play: the same kinds of players; empty = every scripted player of the game"""
+    """whom they play: the same kinds of players; empty = every scripted player of the game. Rocket League: also FILE.pt=ADAPTER.py, a
+    TorchScript bot of another project with its adapter (tools/foreign_bot.py)"""
     episodes: Size = 1000
     """games per pairing"""
     seed: int = 1
@@ -187,6 +188,7 @@ def rocketleague_matches(player, opponent, episodes, args, save, progress):
     from cleanrl_games.envs.rocketleague.match import play_kickoffs
     from cleanrl_games.envs.rocketleague.scripted import ScriptedPlayer
     from cleanrl_games.envs.rocketleague.watch import SceneRecorder
+    from cleanrl_games.tools.foreign_bot import ForeignBot, ForeignPlayer
 
     judged = next((side for side in (player, opponent) if isinstance(side, models.Model)), None)
     trained = check_settings(judged.script.Args, judged.args, f"{judged.path}, args in metadata.json") if judged else {}
@@ -197,6 +199,8 @@ def rocketleague_matches(player, opponent, episodes, args, save, progress):
         size = max(reached[0].team_sizes) if reached else 0
 
     def seat(side, seed):
+        if isinstance(side, ForeignBot):
+            return ForeignPlayer(side)
         return side.script.Player(side.agent, seed, args.deterministic) if isinstance(side, models.Model) else ScriptedPlayer(side, seed)
 
     scores = []
@@ -274,6 +278,17 @@ GAMES = {
 # ------------------------------------------------------------------------------------------------------------- the tool
 
 
+def load_player(word, game, trust_source):
+    """A run's folder, a model.zip, or a foreign bot of Rocket League as FILE.pt=ADAPTER.py"""
+    if ".pt=" not in word:
+        return models.load(word, game or None, trust_source)
+    if game not in ("", "rocketleague"):
+        raise models.ModelError(f"{word} is a bot of Rocket League; here only players of {game} can play.")
+    from cleanrl_games.tools.foreign_bot import ForeignBot
+
+    return ForeignBot.load(word, trust_source)
+
+
 def find_players(args):
     """Words of the command line → (game, players, opponents), each a dict from a name for the table to a Model or baseline."""
     known = {name for game in GAMES.values() for name in game.baselines()}
@@ -282,7 +297,7 @@ def find_players(args):
         raise models.ModelError(f"--game should be one of {', '.join(GAMES)}, found {game!r}.")
     for word in (*args.players, *args.against):
         if word not in known and word not in loaded:
-            loaded[word] = models.load(word, game or None, args.trust_source)
+            loaded[word] = load_player(word, game, args.trust_source)
             game = loaded[word].game
     if game not in GAMES:
         what = f"There is no way yet to evaluate {game!r}" if game else "All players are scripted: say which game with --game"
