@@ -144,7 +144,7 @@ class Args:
     """disk for what actors play; beyond it the oldest rounds are deleted. 0 = no limit"""
 
     # --- actors
-    num_workers: int = 1
+    num_workers: Count = 1
     """actor processes; 0 = inline in the learner's process, deterministic"""
     num_emulators: Size = 8
     """emulators per actor, one batch of inference"""
@@ -164,17 +164,17 @@ class Args:
     """bc = cross-entropy on the expert's actions; dqn_bc = double DQN on what was played + demo_loss on the expert's actions"""
     total_training_steps: Size = 20_000
     """updates to train for"""
-    max_minutes: float = 0.0
+    max_minutes: NonNegative = 0.0
     """stop after this many minutes, 0 = no limit"""
-    batch_size: int = 64
+    batch_size: Size = 64
     """transitions per update"""
-    learning_rate: float = 1e-4
+    learning_rate: Positive = 1e-4
     """Adam's step size"""
-    learning_rate_final: float = 1e-5
+    learning_rate_final: NonNegative = 1e-5
     """its value at the end of the run (linear)"""
-    weight_decay: float = 1e-5
+    weight_decay: NonNegative = 1e-5
     """AdamW's"""
-    max_grad_norm: float = 1.0
+    max_grad_norm: Positive = 1.0
     """gradient clip"""
     hidden_dim: Size = 256
     """width of the layer after the convolutions"""
@@ -182,7 +182,7 @@ class Args:
     """pictures the network sees at once"""
     recurrent: Count = 0
     """pictures over which a GRU remembers, 0 = none (bc only)"""
-    gamma: float = 0.99
+    gamma: Fraction = 0.99
     """discount"""
     demo_loss: Literal["margin", "ce"] = "ce"
     """dqn_bc: large margin on Q, or cross-entropy of softmax(Q / q_temperature)"""
@@ -200,9 +200,9 @@ class Args:
     """draw transitions by their error: 1 - probability of the label (bc), TD error (dqn_bc)"""
 
     # --- evaluation and checkpoints
-    eval_frequency: int = 2000
+    eval_frequency: Count = 2000
     """updates between evaluations in held-out worlds; 0 = only at the end"""
-    eval_episodes: int = 32
+    eval_episodes: Size = 32
     """episodes per evaluation, sampled and argmax each"""
     final_eval_episodes: Count = 128
     """the same for the last evaluation, which ends with --max-minutes; 0 = none"""
@@ -1038,6 +1038,8 @@ def check(args):
             "The scripted expert plays the quest only: give --expert module:callable, milestones:module or a model for this ROM."
         )
     parse_timing(args.timing)
+    if args.expert_episodes or args.dagger_rounds:
+        make_expert(args)  # one that cannot be had would fail in every actor
 
 
 FINAL_SHARE = 0.1  # of --max-minutes that the last evaluation has

@@ -19,6 +19,7 @@ from cleanrl_games.runtime.settings import parse_args
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = (
+    "bc_pokemon_impala",
     "bc_vgc_mdbo",
     "ppo_vgc_mdbo",
     "rnad_vgc_portfolio",
@@ -86,6 +87,16 @@ SCRIPT_CASES = {
         ("yaml: portfolio_update_strategy: divers", "did you mean 'diverse'"),
     ],
     "ppo_vgc_mdbo": VGC_PLAYING,
+    "bc_pokemon_impala": [
+        ("--expert nomodule:f --expert-episodes 4", "nomodule"),
+        ("--rom-path nowhere.gba", "nowhere.gba"),
+        ("--expert-data-dir nowhere", "nowhere"),
+        ("--held-out-worlds 0", "--held-out-worlds"),
+        ("--batch-size 0", "--batch-size"),
+        ("--gamma 2", "--gamma"),
+        ("--dagger-beta 2", "--dagger-beta"),
+        ("yaml: algo: bcc", "algo should be one of"),
+    ],
     "bc_vgc_mdbo": [
         *VGC,
         ("--collect 4 --collect-teams nowhere", "nowhere"),
@@ -107,8 +118,12 @@ def check_script(name, words):
     """What the script does before it makes its folder."""
     script = importlib.import_module(f"cleanrl_games.{name}")
     args = parse_args(script.Args, getattr(script, "PRESETS", {}), words, getattr(script, "ALIASES", {}))
-    if hasattr(script, "check_args"):
-        script.check_args(args)
+    for check in ("check_args", "check"):
+        if hasattr(script, check):
+            getattr(script, check)(args)
+    if name == "bc_pokemon_impala":
+        script.make_env(args).close()
+        script.load_data(args)
     if args.resume:
         load_checkpoint(args.resume)
     choose_run_folder(args)
