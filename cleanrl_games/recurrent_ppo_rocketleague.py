@@ -48,7 +48,7 @@ from cleanrl_games.runtime.errors import BadInput, RunFailed
 from cleanrl_games.runtime.files import choose_run_folder, keep_models, make_run_folder, script_source
 from cleanrl_games.runtime.logger import Logger
 from cleanrl_games.runtime.metrics import loss_metrics, result_metrics, score_metrics, time_metrics, wilson
-from cleanrl_games.runtime.settings import Count, Size, parse_args
+from cleanrl_games.runtime.settings import Count, Fraction, NonNegative, Positive, Size, parse_args
 from cleanrl_games.runtime.shared_memory import Broadcast, copy_with_weights, from_flat, load_members, share_all, to_flat
 from cleanrl_games.runtime.stopping import check_finite, progress, stop_on_signals
 
@@ -144,7 +144,7 @@ class Args:
     """folder of the arena's collision meshes; empty = $RS_COLLISION_MESHES, else fetched once"""
     generated_meshes: bool = False
     """play in an arena made from its measures (corners and ramps are approximate)"""
-    action_repeat: int = 8
+    action_repeat: Size = 8
     """physics ticks (of 1/120 s) that an action is held"""
     reward_mode: Literal["sparse", "dense", "hybrid"] = "hybrid"
     """preset of reward weights"""
@@ -158,19 +158,19 @@ class Args:
     """where the curriculum begins"""
     final_stage: Literal["touch", "score", "1v1", "2v2", "3v3"] = "3v3"
     """where it stays"""
-    transition_win_rate: float = 0.6
+    transition_win_rate: Fraction = 0.6
     """the next stage begins when the lower bound of this stage's measure passes this (95 %, Wilson)"""
-    transition_games: int = 100
+    transition_games: Size = 100
     """over the last so many games, and not with fewer"""
-    aerial_focus: float = 0.0
+    aerial_focus: NonNegative = 0.0
     """share of games that begin with a ball in the air; touches above the ground are then paid as well"""
 
     # --- actors
-    num_workers: int = 1
+    num_workers: Count = 1
     """actor processes; 0 = inline in the learner's process, deterministic"""
-    num_agents: int = 192
+    num_agents: Size = 192
     """cars per actor, a multiple of 12; the stage's team sizes decide how many arenas that is"""
-    rollout_steps: int = 64
+    rollout_steps: Size = 64
     """decisions per rollout, a multiple of sequence_length"""
     inference: Literal["auto", "worker", "central"] = "auto"
     """who computes the actors' policy: each for itself, or one process on the learner's device for all; auto = central on CUDA only"""
@@ -178,67 +178,67 @@ class Args:
     """run the actors on this Ray cluster ("auto", "127.0.0.1:6379", …)"""
 
     # --- algorithm
-    total_timesteps: int = 100_000_000
+    total_timesteps: Size = 100_000_000
     """agent-steps to train for"""
-    max_minutes: float = 0.0
+    max_minutes: NonNegative = 0.0
     """stop after this many minutes, 0 = no limit"""
-    learning_rate: float = 7e-4
+    learning_rate: Positive = 7e-4
     """Adam's step size"""
-    learning_rate_final: float = 2e-4
+    learning_rate_final: NonNegative = 2e-4
     """its value at the end of the run (linear)"""
-    gamma: float = 0.99
+    gamma: Fraction = 0.99
     """discount"""
-    gae_lambda: float = 0.95
+    gae_lambda: Fraction = 0.95
     """lambda of generalised advantage estimation"""
-    minibatch_size: int = 1536
+    minibatch_size: Size = 1536
     """agent-steps per gradient step"""
-    update_epochs: int = 1
+    update_epochs: Size = 1
     """passes over a rollout"""
     norm_adv: bool = True
     """normalise advantages per minibatch"""
-    clip_coef: float = 0.2
+    clip_coef: Positive = 0.2
     """PPO's clip"""
-    ent_coef: float = 0.01
+    ent_coef: NonNegative = 0.01
     """entropy bonus"""
-    vf_coef: float = 0.5
+    vf_coef: NonNegative = 0.5
     """weight of the value loss"""
-    max_grad_norm: float = 0.5
+    max_grad_norm: Positive = 0.5
     """gradient clip"""
     recurrent: Literal["lstm", "gru", "none"] = "lstm"
     """the policy's memory; none = an MLP of as many layers"""
-    rnn_size: int = 256
+    rnn_size: Size = 256
     """width of the encoder and of the memory"""
-    sequence_length: int = 16
+    sequence_length: Size = 16
     """steps through which gradients flow back (truncated BPTT); the state before each chunk is stored"""
 
     # --- self-play
-    self_share: float = 0.8
+    self_share: Fraction = 0.8
     """share of games against the current self in stages with opponents"""
     opponent_sampler: Literal["uniform", "elo_weighted", "recent_weighted", "difficulty_adjusted"] = "difficulty_adjusted"
     """how the other opponents are drawn: past selves and the scripted players"""
-    opponent_update_freq: int = 200
+    opponent_update_freq: Count = 200
     """updates between snapshots of the agent for the league, 0 = none"""
-    sampler_temperature: float = 0.5
+    sampler_temperature: Positive = 0.5
     """the higher, the more even the chances of the opponents"""
-    target_win_rate: float = 0.5
+    target_win_rate: Fraction = 0.5
     """difficulty_adjusted prefers opponents against whom this is expected"""
-    elo_window: float = 200.0
+    elo_window: Positive = 200.0
     """elo_weighted: a distance in Elo that counts as one unit"""
-    min_elo_diff: float = 300.0
+    min_elo_diff: NonNegative = 300.0
     """past selves that are so much weaker than the agent leave the league; scripted players never do"""
-    league_size: int = 32
+    league_size: Size = 32
     """members of the league; beyond that the easiest leaves"""
-    opponents_at_once: int = 3
+    opponents_at_once: Size = 3
     """league members an actor plays in one rollout (one batched forward pass each)"""
 
     # --- evaluation and checkpoints
-    eval_frequency: int = 200
+    eval_frequency: Count = 200
     """updates between evaluations against the scripted players, each with a model in the run's folder; 0 = only at the end"""
-    eval_episodes: int = 40
+    eval_episodes: Count = 40
     """kickoffs per evaluation and opponent"""
-    eval_seconds: float = 60.0
+    eval_seconds: Positive = 60.0
     """a rating match without a goal ends as a tie after so long"""
-    checkpoint_frequency: int = 100
+    checkpoint_frequency: Size = 100
     """updates between checkpoints"""
     capture_video: bool = False
     """a GIF of a kickoff against `rule` with each evaluation"""
@@ -1110,6 +1110,7 @@ def check(args):
     """Refuses settings that make no sense together, before anything is written."""
     if args.rollout_steps % args.sequence_length or args.num_agents % 12:
         raise BadInput("--rollout-steps must be a multiple of --sequence-length, and --num-agents one of 12.")
+    ray_actors.check_address(args.ray_address)
     first, last = STAGE_NAMES.index(args.stage), STAGE_NAMES.index(args.final_stage)
     if first > last:
         raise BadInput(f"--stage {args.stage} comes after --final-stage {args.final_stage}.")

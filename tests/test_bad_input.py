@@ -22,6 +22,7 @@ SCRIPTS = (
     "bc_pokemon_impala",
     "bc_vgc_mdbo",
     "ppo_vgc_mdbo",
+    "recurrent_ppo_rocketleague",
     "rnad_vgc_portfolio",
 )
 
@@ -96,6 +97,21 @@ SCRIPT_CASES = {
         ("--gamma 2", "--gamma"),
         ("--dagger-beta 2", "--dagger-beta"),
         ("yaml: algo: bcc", "algo should be one of"),
+    ],
+    "recurrent_ppo_rocketleague": [
+        ("--reward-weights tuch=1", "did you mean 'touch'"),
+        ("--reward-weights touch", "name=value"),
+        ("--num-agents 13", "--num-agents"),
+        ("--num-agents 0", "--num-agents"),
+        ("--sequence-length 0", "--sequence-length"),
+        ("--rollout-steps 17", "--rollout-steps"),
+        ("--state-file nowhere.npz", "nowhere.npz"),
+        ("--gamma 1.1", "--gamma"),
+        ("--transition-win-rate 1.5", "--transition-win-rate should be 0 to 1"),
+        ("--sampler-temperature 0", "--sampler-temperature"),
+        ("--ray-address nowhere:1", "--ray-address nowhere:1"),
+        ("yaml: recurrent: lsmt", "did you mean 'lstm'"),
+        ("yaml: opponent_sampler: elo", "opponent_sampler should be one of"),
     ],
     "bc_vgc_mdbo": [
         *VGC,
