@@ -216,11 +216,15 @@ def train(settings, seeds):
                 rows = slice(seed * num_infosets, (seed + 1) * num_infosets)
                 infosets, actions, decided, _, rewards = game.play(logprobs[rows].exp().double().numpy(), s.num_games, rng)
                 infosets += rows.start
-                # A player's decisions in a game are a trajectory: (T, 2·G) → rows, one trajectory after another
-                infosets, actions, rewards, decided = (part.T for part in (infosets, actions, rewards, decided))
+                # A player's decisions in a game are a trajectory: gae takes one after another, rows are step by step.
+                lengths, numbers = decided.sum(0), torch.zeros_like(infosets)
+                numbers[decided] = torch.arange(int(decided.sum()))
+                by_trajectory = numbers.T[decided.T]
                 infosets, actions, rewards = infosets[decided], actions[decided], rewards[decided]
-                lengths, v = decided.sum(1), values[infosets]
-                advantages = gae(rewards, v, torch.zeros(len(lengths)), lengths, 1.0, s.gae_lambda)
+                v = values[infosets]
+                advantages = torch.empty_like(v)
+                ends = torch.zeros(len(lengths))  # every game ends: nothing is bootstrapped
+                advantages[by_trajectory] = gae(rewards[by_trajectory], v[by_trajectory], ends, lengths, 1.0, s.gae_lambda)
                 batches.append((infosets, actions[:, None], normalise(advantages), advantages + v))
             b_infosets, b_actions, b_advantages, b_returns = (torch.cat(parts) for parts in zip(*batches))
             b_logprobs = logprobs[b_infosets][:, None]  # (B, 1, A)
