@@ -596,7 +596,7 @@ def test_other_versions_and_senseless_settings_get_a_sentence(whole_run, tmp_pat
 
 def test_a_run_that_diverges_ends_in_a_sentence_and_keeps_its_last_good_state(tmp_path):
     output = finish(
-        start(tmp_path / "run", "--num-workers", 0, "--learning-rate", 0, "--learning-rate-final", 1e35, "--checkpoint-frequency", 1),
+        start(tmp_path / "run", "--num-workers", 0, "--learning-rate", 1e-9, "--learning-rate-final", 1e35, "--checkpoint-frequency", 1),
         code=1,
     )
     assert "The loss is not finite" in output and "Traceback" not in output
