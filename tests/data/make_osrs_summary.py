@@ -1,10 +1,11 @@
 """Boils recorded responses of the public NH simulation server down to what the parity test compares.
 
-    python tests/data/make_osrs_summary.py TRACES.jsonl.gz
+    python tests/data/make_osrs_summary.py TRACES.jsonl.gz               # osrs_traces_summary.json, osrs_traces_rows.npz
+    python tests/data/make_osrs_summary.py --long TRACES.jsonl.gz        # osrs_traces_long_rows.npz
 
 A trace is a gzip file of JSON lines {id, kind: reset | step, action, resp}; agents 0 and 1 fight each other, and so do 2
-and 3, all with masked random actions. Writes two files beside this script: `osrs_traces_summary.json` (ranges, means,
-mask frequencies, transitions) and `osrs_traces_rows.npz` (the ticks themselves, for the replay).
+and 3, 4 and 5, …, all with masked random actions. The summary has ranges, means, mask frequencies and transitions; the
+rows are what the replay needs of each tick. Fights of one pair of agents follow each other: `pair_<i>` says which pair.
 """
 
 import gzip
@@ -30,7 +31,7 @@ NUMBERS = (
 
 
 def read_fights(path):
-    """Per pair of agents and fight: {tick: response} and {tick: action} of both sides."""
+    """Per pair of agents, its fights in order: [({tick: entry of one side}, {tick: entry of the other}), …]."""
     agents = {}
     with gzip.open(path, "rt") as lines:
         for line in lines:
@@ -39,7 +40,8 @@ def read_fights(path):
             if entry["kind"] == "reset":
                 fights.append({})
             fights[-1][entry["resp"]["meta"]["episodeTicks"]] = entry
-    return [pair for a, b in (("0", "1"), ("2", "3")) for pair in zip(agents[a], agents[b], strict=True)]
+    pairs = [(agents[str(k)], agents[str(k + 1)]) for k in range(0, len(agents), 2)]
+    return [list(zip(*pair, strict=True)) for pair in pairs]
 
 
 def flatten(masks):
@@ -49,15 +51,19 @@ def flatten(masks):
 def rows_of(fight_a, fight_b):
     """Arrays over the ticks of a fight: obs (T, 2, 176), masks (T, 2, 45), actions (T, 2, 12), meta (T, 2, K)."""
     # The server says who won one tick after the death, with that tick's clicks ignored: such a row is left out.
-    ticks = len(fight_a) - ("terminalState" in fight_a[len(fight_a) - 1]["resp"])
+    last = max(fight_a)
+    ticks = last + 1 - ("terminalState" in fight_a[last]["resp"])
     obs, masks = np.zeros((ticks, 2, NUM_OBS)), np.zeros((ticks, 2, NUM_LOGITS), bool)
     actions, meta = np.zeros((ticks, 2, 12), np.int8), np.full((ticks, 2, len(FLAGS) + len(NUMBERS)), np.nan)
     for tick in range(ticks):
-        response = fight_a[tick]["resp"]
-        obs[tick] = response["obs"], response["meta"]["targetObs"]
-        masks[tick] = flatten(response["actionMasks"]), flatten(response["meta"]["targetActionMasks"])
+        # One of the two joins a tick late; the answer to either has both fighters' views.
+        seen_by = 0 if tick in fight_a else 1
+        response = (fight_a, fight_b)[seen_by][tick]["resp"]
+        obs[tick, seen_by], obs[tick, 1 - seen_by] = response["obs"], response["meta"]["targetObs"]
+        masks[tick, seen_by] = flatten(response["actionMasks"])
+        masks[tick, 1 - seen_by] = flatten(response["meta"]["targetActionMasks"])
         for side, fight in enumerate((fight_a, fight_b)):
-            if tick in fight:  # the second agent joins a tick late
+            if tick in fight:
                 actions[tick, side] = fight[tick].get("action", [0] * 12)
                 values = fight[tick]["resp"]["meta"]
                 meta[tick, side] = [values.get(name, np.nan) for name in (*FLAGS, *NUMBERS)]
@@ -121,11 +127,16 @@ def replace(path, write):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit("Give the trace file: python tests/data/make_osrs_summary.py TRACES.jsonl.gz")
-    all_rows = [rows_of(*fights) for fights in read_fights(sys.argv[1])]
-    summary = json.dumps(summarise(all_rows), indent=1)
-    replace(HERE / "osrs_traces_summary.json", lambda file: file.write((summary + "\n").encode()))
-    arrays = {f"{name}_{i}": row[k] for i, row in enumerate(all_rows) for k, name in enumerate(("obs", "masks", "actions", "meta"))}
-    arrays["meta_names"] = np.array([*FLAGS, *NUMBERS])
-    replace(HERE / "osrs_traces_rows.npz", lambda file: np.savez_compressed(file, **arrays))
+    words = sys.argv[1:]
+    if len(words) not in (1, 2) or (len(words) == 2 and words[0] != "--long"):
+        sys.exit("Give the trace file: python tests/data/make_osrs_summary.py [--long] TRACES.jsonl.gz")
+    name = "osrs_traces_long" if len(words) == 2 else "osrs_traces"
+    fights = [(pair, rows_of(*fight)) for pair, fights in enumerate(read_fights(words[-1])) for fight in fights]
+    arrays = {"meta_names": np.array([*FLAGS, *NUMBERS])}
+    for i, (pair, rows) in enumerate(fights):
+        arrays |= {f"{field}_{i}": rows[k] for k, field in enumerate(("obs", "masks", "actions", "meta"))}
+        arrays[f"pair_{i}"] = np.array(pair)
+    replace(HERE / f"{name}_rows.npz", lambda file: np.savez_compressed(file, **arrays))
+    if len(words) == 1:
+        summary = json.dumps(summarise([rows for _, rows in fights]), indent=1)
+        replace(HERE / f"{name}_summary.json", lambda file: file.write((summary + "\n").encode()))

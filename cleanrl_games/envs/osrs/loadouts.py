@@ -17,6 +17,7 @@ BOLTS = ("none", "diamond", "opal", "dragonstone")
 MELEE_SPECIALS = ("none", "dds", "ags", "claws", "gmaul", "vls", "swh")
 RANGED_SPECIALS = ("none", "ballista", "zaryte", "dark_bow", "dragon_knife")
 MAGE_SPECIALS = ("none", "nightmare")
+STANCES = ("aggressive", "accurate")
 LEVELS = ("attack", "strength", "defence", "hitpoints", "ranged", "magic", "prayer")
 SUPPLIES = ("brew", "restore", "combat", "ranging", "karambwan", "food")
 
@@ -25,13 +26,26 @@ LOADOUT = np.dtype(
     + [(supply, np.int32) for supply in SUPPLIES]
     + [("fight", np.int32), ("lunar", np.int32), ("food_type", np.int32), ("strong_prayers", np.int32, (3,))]
     # bonuses per outfit: accuracy and strength of its own style, then defences
-    + [(name, np.int32, (5,)) for name in ("accuracy", "strength", "visible_strength")]
+    + [(name, np.int32, (5,)) for name in ("accuracy", "rolled_accuracy", "strength", "visible_strength", "accurate")]
     + [(name, np.int32, (5,)) for name in ("ranged_defence", "mage_defence", "melee_defence", "speed", "two_handed")]
     + [("ranged_range", np.int32), ("ranged_weapon", np.int32), ("bolts", np.int32)]
     + [("melee_special", np.int32), ("ranged_special", np.int32), ("mage_special", np.int32)]
     + [("blood_fury", np.int32), ("dharoks", np.int32)],
     align=True,
 )
+
+
+# What a special weapon, a prayer and a full set ask for: (level, at least).
+WEAPON_LEVELS = {
+    "dds": ("attack", 60), "ags": ("attack", 75), "claws": ("attack", 60), "gmaul": ("attack", 50), "vls": ("attack", 75),
+    "swh": ("attack", 75), "ballista": ("ranged", 75), "zaryte": ("ranged", 80), "dark_bow": ("ranged", 60),
+    "dragon_knife": ("ranged", 60), "nightmare": ("magic", 72),
+}  # fmt: skip
+PRAYER_LEVELS = {"augury": 77, "mystic_might": 45, "rigour": 74, "eagle_eye": 44, "piety": 70, "fifteens": 31}
+PRAYER_DEFENCE = {"augury": 70, "rigour": 70, "piety": 70}
+BAG_SLOTS = 28
+# A fighter carries the parts of outfits that it does not wear.
+SLOTS_FOR_GEAR = 6
 
 
 class _Block:
@@ -111,6 +125,11 @@ def _parse(name, value, path):
             record["strength"][column] = block.number("strength", 0, 400)
             record["speed"][column] = block.number("speed", 1, 10)
             record["two_handed"][column] = block.truth("two_handed")
+            record["rolled_accuracy"][column] = record["accuracy"][column]
+            if "rolled_accuracy" in block.value:
+                record["rolled_accuracy"][column] = block.number("rolled_accuracy", -100, 400)
+            if outfit in ("melee", "special"):
+                record["accurate"][column] = block.choice("stance", STANCES)
             style = "melee" if outfit == "special" else outfit
             record["visible_strength"][column] = record["strength"][column] - hidden_strength.get(f"{style}_strength", 0)
         if outfit == "mage":
@@ -125,7 +144,31 @@ def _parse(name, value, path):
         block.done()
     for block in (levels, prayers, supplies, hidden, outfits, root):
         block.done()
+    _check_build(value, root.where)
     return record
+
+
+def _check_build(value, where):
+    """Whether an account of these levels may do what the loadout says, and whether its bag can hold it."""
+    levels, outfits = value["levels"], value["outfits"]
+    for outfit in ("mage", "ranged", "special"):
+        weapon = outfits[outfit]["special"]
+        if weapon in WEAPON_LEVELS:
+            level, needed = WEAPON_LEVELS[weapon]
+            if levels[level] < needed:
+                raise ValueError(f"{where}.outfits.{outfit}.special: {weapon} needs {needed} {level}, the build has {levels[level]}.")
+    for style, prayer in value["prayers"].items():
+        if levels["prayer"] < PRAYER_LEVELS[prayer]:
+            raise ValueError(f"{where}.prayers.{style}: {prayer} needs {PRAYER_LEVELS[prayer]} prayer, the build has {levels['prayer']}.")
+        if levels["defence"] < PRAYER_DEFENCE.get(prayer, 1):
+            raise ValueError(f"{where}.prayers.{style}: {prayer} needs 70 defence, the build has {levels['defence']}.")
+    if value["dharoks"] and min(levels["attack"], levels["strength"], levels["defence"]) < 70:
+        raise ValueError(f"{where}.dharoks: the set needs 70 attack, strength and defence.")
+    bag = value["supplies"]
+    potions = sum(-(-bag[potion] // 4) for potion in ("brew", "restore", "combat", "ranging"))
+    slots = potions + bag["karambwan"] + bag["food"] + SLOTS_FOR_GEAR
+    if slots > BAG_SLOTS:
+        raise ValueError(f"{where}.supplies: with {SLOTS_FOR_GEAR} slots of gear this takes {slots} slots, a bag has {BAG_SLOTS}.")
 
 
 def load_loadouts(path=None):

@@ -3,7 +3,7 @@
 from numba import njit
 
 from .loadouts import MELEE, RANGED, SPECIAL
-from .rules import STYLE_MAGE, STYLE_MELEE, STYLE_RANGED, roll
+from .rules import FULL_RUN_ENERGY, RUN_COST, RUN_RECOVERY, STYLE_MAGE, STYLE_MELEE, STYLE_RANGED, roll
 
 
 @njit(cache=True)
@@ -46,7 +46,8 @@ def in_reach(me, foe, kit, style):
 
 @njit(cache=True)
 def walk_to(me, x, y):
-    """A click on the ground ends the attack."""
+    """A click on the ground ends the attack, and the walk before it."""
+    me.moved = 0
     me.has_destination, me.destination_x, me.destination_y = 1, x, y
     me.attacking = 0
 
@@ -109,18 +110,32 @@ def chase(fight, me, foe, kit, style):
 
 @njit(cache=True)
 def move(fight, me, foe, kit):
-    """Two tiles a tick: after the target while attacking it, else to where was clicked."""
+    """After the target while attacking it, else to where was clicked: two tiles a tick, or one without run energy.
+
+    `moved` is cleared here and not at the tick's start: whoever is processed first meets a target that still counts as
+    moving if it moved in the tick before.
+    """
+    me.moved = 0
     if me.freeze_timer > 0:
         me.has_destination = 0
-        return
+    elif me.attacking:
+        chase(fight, me, foe, kit, attack_style(me))
+    steps = walk(me, foe, kit) if me.has_destination else 0
+    if steps == 2:
+        me.run_energy = max(me.run_energy - RUN_COST[fight.quirks], 0)
+    else:
+        me.run_energy = min(me.run_energy + RUN_RECOVERY[fight.quirks], FULL_RUN_ENERGY)
+
+
+@njit(cache=True)
+def walk(me, foe, kit):
+    """→ the tiles that were walked"""
     style = attack_style(me)
-    if me.attacking:
-        chase(fight, me, foe, kit, style)
-    if not me.has_destination:
-        return
-    for _ in range(2):
+    tiles = 2 if me.run_energy > 0 else 1
+    for step in range(tiles):
         step_towards(me, me.destination_x, me.destination_y)
         arrived = me.x == me.destination_x and me.y == me.destination_y
         if arrived or (me.attacking and style != STYLE_MELEE and in_reach(me, foe, kit, style)):
             me.has_destination = 0
-            return
+            return step + 1
+    return tiles

@@ -30,6 +30,19 @@ FOOD_HEAL = np.array([22, 20, 22])  # anglerfish: see anglerfish_heal
 KARAMBWAN_HEAL = 18
 VENGEANCE_COOLDOWN = 50
 ENERGY_TICKS, DRIFT_TICKS = 50, 100
+# Numbers that the public server has otherwise than the game itself, as [game, server]: `fight.quirks` is the index.
+PID_TICKS = np.array([100, 40])  # each player draws its place in the order anew after at least so many ticks …
+PID_SPREAD = np.array([51, 21])  # … and at most so many more (exclusive)
+DIAMOND_CHANCE = np.array([5, 10])  # per cent, against players
+# Run energy in 1/10,000. The server takes 1 % a running tick and gives nothing back, not even between fights.
+FULL_RUN_ENERGY = 10_000
+RUN_COST = np.array([67, 100])
+RUN_RECOVERY = np.array([24, 0])  # per tick without running
+# A new fight of the same two agents begins so many ticks after a death on the server, and the clocks of special energy and
+# PID go on meanwhile. Once in so many fights the agents of a place log in anew, with full run energy.
+TICKS_BETWEEN_FIGHTS = 8
+FIGHTS_PER_LOGIN = 4
+START_DISTANCES = np.array([1, 2, 3, 3, 4, 5])
 MAX_QUEUED = 12
 
 # Boost prayers in per cent, by [style][strong prayer known]: accuracy, strength, defence.
@@ -40,7 +53,7 @@ FIGHT = np.dtype(
         ("rng", np.int64),
         ("tick", np.int32),
         ("pid", np.int32),  # which fighter is processed first
-        ("pid_timer", np.int32),
+        ("quirks", np.int32),  # 1 = as the public server, 0 = as the game, where the two differ
         ("result", np.int32),  # 0 while it goes on, else WON, LOST or TIED as fighter 0 sees it
     ],
     align=True,
@@ -51,7 +64,10 @@ FIGHTER = np.dtype(
         (name, np.int32)
         for name in (
             # body
-            "loadout hp prayer_points prayer_drain attack strength defence ranged magic energy energy_timer "
+            "loadout hp prayer_points prayer_drain attack strength defence ranged magic energy "
+            # clocks that go on from fight to fight: ticks until special energy comes back (0 = stopped), run energy, and the
+            # draw that decides who is processed first, with the ticks until it is drawn anew
+            "energy_timer run_energy pid_draw pid_timer logged_in "
             # what it wears, prays and is about to do
             "worn boost overhead attacking spell special vengeance "
             # timers, in ticks
@@ -180,8 +196,9 @@ def attack_roll(me, kit, style, outfit):
     elif style == STYLE_RANGED:
         effective = effective_level(me.ranged, boost_percent(me, kit, 0) if me.boost == 2 else 100, 0)
     else:
-        effective = effective_level(me.attack, boost_percent(me, kit, 0) if me.boost == 3 else 100, 0)
-    return effective * (kit.accuracy[outfit] + 64)
+        stance = 3 if kit.accurate[outfit] else 0
+        effective = effective_level(me.attack, boost_percent(me, kit, 0) if me.boost == 3 else 100, stance)
+    return effective * (kit.rolled_accuracy[outfit] + 64)
 
 
 @njit(cache=True)
@@ -197,11 +214,12 @@ def defence_roll(me, kit, style):
 
 @njit(cache=True)
 def style_max_hit(me, kit, style, outfit):
-    """Ranged rapid has no stance bonus, melee is fought aggressively (+3 strength). Spells: see cast."""
+    """Ranged rapid has no stance bonus; melee is fought aggressively (+3 strength) if the weapon can be. Spells: see cast."""
     if style == STYLE_RANGED:
         strength = effective_level(me.ranged, boost_percent(me, kit, 1) if me.boost == 2 else 100, 0)
         return max_hit(strength, kit.strength[outfit])
-    strength = effective_level(me.strength, boost_percent(me, kit, 1) if me.boost == 3 else 100, 3)
+    stance = 0 if kit.accurate[outfit] else 3
+    strength = effective_level(me.strength, boost_percent(me, kit, 1) if me.boost == 3 else 100, stance)
     damage = max_hit(strength, kit.strength[outfit])
     if kit.dharoks and outfit == MELEE:
         missing = max(kit.hitpoints_level - me.hp, 0)

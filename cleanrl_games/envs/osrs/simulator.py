@@ -5,7 +5,7 @@ file into machine code on first import (cached on disk afterwards); with NUMBA_D
 plain Python, for a debugger. Every die is thrown with the fight's own generator, so a fight depends on nothing but its
 seed and its actions.
 
-A tick:  timers ──► both fighters' clicks ──► in PID order: move, take due hits, attack ──► PID may swap
+A tick:  timers ──► both fighters' clicks ──► in PID order: move, take due hits, attack ──► PID may be drawn anew
 """
 
 from numba import njit
@@ -23,11 +23,14 @@ from .rules import (
     DARK_BOW,
     DDS,
     DIAMOND,
+    DIAMOND_CHANCE,
     DRAGON_KNIFE,
     DRAGONSTONE,
     DRIFT_TICKS,
     ENERGY_TICKS,
+    FIGHTS_PER_LOGIN,
     FREEZE_IMMUNITY,
+    FULL_RUN_ENERGY,
     GMAUL,
     ICE,
     ICE_SPELLS,
@@ -40,14 +43,18 @@ from .rules import (
     NIGHTMARE_ENERGY,
     NO_PRAYER,
     OPAL,
+    PID_SPREAD,
+    PID_TICKS,
     RANGED_ENERGY,
     REDEMPTION,
     SMITE,
     SPLASH,
+    START_DISTANCES,
     STYLE_MAGE,
     STYLE_MELEE,
     STYLE_RANGED,
     SWH,
+    TICKS_BETWEEN_FIGHTS,
     TIED,
     VENGEANCE_COOLDOWN,
     VLS,
@@ -71,7 +78,7 @@ from .rules import (
 def reset_fighter(me, loadout, kit, x, y):
     me.loadout, me.hp, me.prayer_points, me.prayer_drain = loadout, kit.hitpoints_level, kit.prayer_level, 0
     me.attack, me.strength, me.defence = kit.attack_level, kit.strength_level, kit.defence_level
-    me.ranged, me.magic, me.energy, me.energy_timer = kit.ranged_level, kit.magic_level, 100, 0
+    me.ranged, me.magic, me.energy = kit.ranged_level, kit.magic_level, 100
     me.worn, me.boost, me.overhead, me.attacking, me.spell, me.special, me.vengeance = MAGE, 0, 0, 0, 0, 0, 0
     me.attack_timer, me.food_timer, me.potion_timer, me.karambwan_timer = LONG_AGO, 0, 0, 0
     me.freeze_timer, me.immunity_timer, me.vengeance_timer = 0, 0, 0
@@ -94,18 +101,59 @@ def reset_fighter(me, loadout, kit, x, y):
 
 @njit(cache=True)
 def clear_tick(me):
-    me.received, me.splatted, me.moved = 0, 0, 0
+    me.received, me.splatted = 0, 0
     me.attacked, me.rolled, me.last_roll, me.extra, me.healed, me.wasted = 0, 0, 0, 0, 0, 0
     me.attack_speed, me.hit_off_prayer, me.new_freeze, me.smited = 0, -1, 0, 0
 
 
 @njit(cache=True)
+def log_in(fight, me):
+    me.energy_timer, me.run_energy, me.logged_in = 0, FULL_RUN_ENERGY, 1
+    draw_pid(fight, me)
+    me.pid_timer = 1 + roll(fight, me.pid_timer)  # it was drawn some time before the fight
+
+
+@njit(cache=True)
+def draw_pid(fight, me):
+    me.pid_draw = roll(fight, 1 << 30)
+    me.pid_timer = PID_TICKS[fight.quirks] + roll(fight, PID_SPREAD[fight.quirks])
+
+
+@njit(cache=True)
+def count_clocks(fight, me):
+    """The two clocks that no reset stops: special energy and the place in the order."""
+    if me.energy_timer > 0:
+        me.energy_timer -= 1
+        if me.energy_timer == 0:
+            me.energy = min(me.energy + 10, 100)
+            me.energy_timer = ENERGY_TICKS if me.energy < 100 else 0
+    me.pid_timer -= 1
+    if me.pid_timer <= 0:
+        draw_pid(fight, me)
+
+
+@njit(cache=True)
 def reset_fight(fight, a, b, loadouts, loadout_a, loadout_b):
-    """Both stand three tiles apart, in mage gear, with no prayer up; PID is thrown."""
+    """Both stand one to five tiles apart, in mage gear, with no prayer up. What the server keeps from fight to fight is kept:
+    run energy, the phase of special energy, the draws that decide who is processed first."""
+    new_agents = a.logged_in == 0 or fight.quirks == 0 or roll(fight, FIGHTS_PER_LOGIN) == 0
+    for me in (a, b):
+        if new_agents:
+            log_in(fight, me)
+        else:
+            for _ in range(TICKS_BETWEEN_FIGHTS):
+                count_clocks(fight, me)
     fight.tick, fight.result = 0, 0
-    fight.pid, fight.pid_timer = roll(fight, 2), 40 + roll(fight, 21)
+    fight.pid = 0 if a.pid_draw > b.pid_draw else 1
+    # a tile of the ring at that distance: its four sides have 2 · distance tiles each
+    distance = START_DISTANCES[roll(fight, len(START_DISTANCES))]
+    along = roll(fight, 2 * distance) - distance
+    side = roll(fight, 4)
+    x, y = (distance, along) if side % 2 == 0 else (-along, distance)
+    if side >= 2:
+        x, y = -x, -y
     reset_fighter(a, loadout_a, loadouts[loadout_a], 0, 0)
-    reset_fighter(b, loadout_b, loadouts[loadout_b], 3, 0)
+    reset_fighter(b, loadout_b, loadouts[loadout_b], x, y)
 
 
 # -------------------------------------------------------------------------------------------------------------- clicks
@@ -346,6 +394,13 @@ def swing(fight, me, foe, kit, foe_kit, style, accuracy_percent, low, high, defe
 
 
 @njit(cache=True)
+def spend_energy(me, cost):
+    me.energy -= cost
+    if me.energy_timer == 0:
+        me.energy_timer = ENERGY_TICKS
+
+
+@njit(cache=True)
 def cast(fight, me, foe, kit, foe_kit, delay):
     """Ice freezes and blood heals the moment the spell is cast; the damage travels."""
     best, spell = 0, me.spell
@@ -360,7 +415,7 @@ def cast(fight, me, foe, kit, foe_kit, delay):
         high = BLOOD_SPELLS[best, 1]
     else:  # the nightmare staff's special
         high = 58 * me.magic // 99 + 1
-        me.energy -= NIGHTMARE_ENERGY
+        spend_energy(me, NIGHTMARE_ENERGY)
     high = high * (100 + kit.strength[MAGE]) // 100
     damage = swing(fight, me, foe, kit, foe_kit, STYLE_MAGE, 150 if spell == 0 else 100, 0, high, 100)
     if spell == ICE and damage >= 0 and foe.immunity_timer <= 0:
@@ -383,7 +438,7 @@ def shoot(fight, me, foe, kit, foe_kit, delay):
     accuracy, shots, low = 100, 1, 0
     special = kit.ranged_special if me.special else 0
     if special:
-        me.energy -= RANGED_ENERGY[special]
+        spend_energy(me, RANGED_ENERGY[special])
     if special == BALLISTA:
         accuracy, high = 125, high * 125 // 100
     elif special == ZARYTE:
@@ -395,8 +450,11 @@ def shoot(fight, me, foe, kit, foe_kit, delay):
     for _ in range(shots):
         damage = swing(fight, me, foe, kit, foe_kit, STYLE_RANGED, accuracy, min(low, high), high, 100)
         sure = special == ZARYTE and damage >= 0
-        if kit.bolts == DIAMOND and (sure or roll(fight, 20) == 0):  # pierces armour
-            damage = roll(fight, high * 115 // 100 + 1)
+        if kit.bolts == DIAMOND and (sure or roll(fight, 100) < DIAMOND_CHANCE[fight.quirks]):
+            if fight.quirks:
+                damage = damage * 115 // 100 if damage > 0 else damage  # a miss stays one
+            else:
+                damage = roll(fight, high * 115 // 100 + 1)  # the effect pierces armour
         elif kit.bolts == OPAL and damage >= 0 and (sure or roll(fight, 20) == 0):
             damage += me.ranged // 10
         elif kit.bolts == DRAGONSTONE and damage >= 0 and (sure or roll(fight, 100) < 6):
@@ -430,7 +488,7 @@ def strike(fight, me, foe, kit, foe_kit):
     high = style_max_hit(me, kit, STYLE_MELEE, me.worn)
     special = kit.melee_special if me.special else 0
     if special:
-        me.energy -= MELEE_ENERGY[special]
+        spend_energy(me, MELEE_ENERGY[special])
     if special == CLAWS:
         for damage in claw(fight, me, foe, kit, foe_kit, high):
             launch(fight, me, foe, kit, STYLE_MELEE, damage, 0)
@@ -509,10 +567,7 @@ def drift(level, base):
 
 @njit(cache=True)
 def pass_time(fight, me, kit):
-    """Special energy comes back, levels drift to their base, HP regenerate, prayer drains outside of LMS."""
-    me.energy_timer = me.energy_timer + 1 if me.energy < 100 else 0
-    if me.energy_timer == ENERGY_TICKS:
-        me.energy, me.energy_timer = min(me.energy + 10, 100), 0
+    """Levels drift to their base, HP regenerate, prayer drains outside of LMS."""
     if fight.tick % DRIFT_TICKS == 0:
         me.attack, me.strength = drift(me.attack, kit.attack_level), drift(me.strength, kit.strength_level)
         me.defence, me.ranged = drift(me.defence, kit.defence_level), drift(me.ranged, kit.ranged_level)
@@ -550,10 +605,11 @@ def tick(fight, a, b, kit_a, kit_b, action_a, action_b):
             me.shown_health = me.hp / kit.hitpoints_level
         clear_tick(me)
         count_timers(me)
-    pass_time(fight, a, kit_a)
-    pass_time(fight, b, kit_b)
+        count_clocks(fight, me)
     click(fight, a, b, kit_a, action_a)
     click(fight, b, a, kit_b, action_b)
+    pass_time(fight, a, kit_a)
+    pass_time(fight, b, kit_b)
     if fight.pid == 0:
         turn(fight, a, b, kit_a, kit_b)
         turn(fight, b, a, kit_b, kit_a)
@@ -563,9 +619,8 @@ def tick(fight, a, b, kit_a, kit_b, action_a, action_b):
     for me in (a, b):
         if me.vengeance:
             me.shown_lunar = 1
-    fight.pid_timer -= 1
-    if fight.pid_timer <= 0 and kit_a.fight != ARENA:
-        fight.pid, fight.pid_timer = 1 - fight.pid, 40 + roll(fight, 21)
+    if kit_a.fight != ARENA:
+        fight.pid = 0 if a.pid_draw > b.pid_draw else 1
     if a.hp <= 0 or b.hp <= 0:
         a.attacking = b.attacking = 0
         for me in (a, b):

@@ -25,6 +25,7 @@ def start_fight(i, fights, fighters, loadouts, pool, mirror, params, obs, masks)
     fight, a, b = fights[i], fighters[i, 0], fighters[i, 1]
     loadout_a = pool[roll(fight, len(pool))]
     loadout_b = loadout_a if mirror else pool[roll(fight, len(pool))]
+    fight.quirks = params.quirks
     reset_fight(fight, a, b, loadouts, loadout_a, loadout_b)
     kit_a, kit_b = loadouts[loadout_a], loadouts[loadout_b]
     if params.quirks == 0:
@@ -89,6 +90,7 @@ class NHVecEnv:
         move_if_can_attack=False,
     ):
         names, self.loadouts = load_loadouts(loadout_file)
+        loadouts = names if tuple(loadouts) == ("all",) else loadouts
         for name in loadouts:
             if name not in names:
                 raise ValueError(f"Unknown loadout {name!r}. There are: {', '.join(names)}.")
@@ -109,11 +111,13 @@ class NHVecEnv:
         self.final_obs = np.zeros_like(self.obs)
         self.terms = np.zeros((num_fights, 2, contract.NUM_TERMS), np.float32)
         self.ended = np.zeros((num_fights, 3), np.int32)  # result, truncated, length
+        self.waiting = np.zeros((num_fights, 2), np.bool_)  # as RemoteNHVecEnv has it: here nobody ever waits
         self.reset(seed)
 
     def reset(self, seed):
         """Seeds every fight's own generator and starts all of them."""
         self.fights["rng"] = np.random.SeedSequence(seed).generate_state(self.num_fights) | 1  # never 0
+        self.fighters["logged_in"] = 0  # nothing is carried over from fights before
         start_all(self.fights, self.fighters, self.loadouts, self.pool, self.mirror, self.params, self.obs, self.masks)
         return self.obs, self.masks
 
