@@ -28,7 +28,7 @@ import numpy as np
 import torch
 import tyro
 
-from cleanrl_games.envs.osrs.contract import HEAD_NAMES, HEAD_SIZES, NUM_HEADS, NUM_OBS
+from cleanrl_games.envs.osrs.contract import HEAD_SIZES, NUM_HEADS, NUM_OBS
 from cleanrl_games.runtime.settings import NonNegative, Range, Size, parse_flags, ranged
 from cleanrl_games.tools import models
 
@@ -98,14 +98,12 @@ def observation(name, frames):
 
 
 def action_masks(value):
+    """A head may be empty: the public server's prayer head is, on most ticks. The policy then takes its action 0."""
     if not isinstance(value, list) or [len(head) if isinstance(head, list) else -1 for head in value] != list(HEAD_SIZES):
         sizes = ", ".join(map(str, HEAD_SIZES))
         raise RequestError(f"actionMasks should be {NUM_HEADS} lists of the lengths {sizes}, one per head.")
     if any(entry not in (0, 1) for head in value for entry in head):
         raise RequestError("actionMasks should hold true and false only.")
-    for name, head in zip(HEAD_NAMES, value):
-        if not any(head):
-            raise RequestError(f"actionMasks allows nothing in the head {name!r}; at least one action of each head must be legal.")
     return np.array([entry for head in value for entry in head], np.bool_)
 
 

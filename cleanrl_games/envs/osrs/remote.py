@@ -1,16 +1,23 @@
-"""`RemoteNHVecEnv`: the contract of `NHVecEnv` against a running simulation server, for evaluation on the real rules.
+"""`RemoteNHVecEnv`: the contract of `NHVecEnv` on a running simulation server, for training and evaluation on the real rules.
 
 JSON lines over TCP, one connection per agent:
 
     → {"action": "step", "body": {"action": [12 numbers]}, "meta": {"id": ID}}
     ← {"body": {"obs", "actionMasks", "meta", "terminalState"?}}   or   {}   or   {"error": true, "message"}
 
-The server's world ticks when every agent that is logged in has spoken, so all of them are asked at once. A fight whose
-connection breaks, falls silent or gets out of step is truncated, and its two agents come back under fresh ids.
+The server has one world, and it stands still until every agent that is logged in has spoken. From this follows:
+
+- an agent sends its first `reset` right after its login, without waiting for its peer;
+- while a fight resets, the others go on. A fighter that has nothing to decide yet is *waiting* (`info["waiting"]`);
+- whoever is dropped is logged out at once, over a connection of its own if need be.
+
+A fight whose connection breaks, falls silent or gets out of step is truncated, and fresh agents take its place.
 """
 
 import asyncio
+import contextlib
 import json
+import secrets
 import uuid
 
 import gymnasium as gym
@@ -21,8 +28,13 @@ from .observations import FACTS, reward_terms
 from .rules import LOST, TIED, WON
 
 MAX_LINE = 8192  # what the server reads; its own lines are about 4,000 bytes
+BASELINE = "baseline"  # the server's own bot, as a target
 _RESULTS = {"WON": WON, "LOST": LOST, "TIED": TIED}
 _BROKEN = {"TARGET_LOST", "DESYNC"}
+# Answers of one tick of the world arrive together. So long is waited for the last of them …
+_GRACE = 0.005
+# … and so long for an answer that is still missing when the world already waits for another agent.
+_PATIENCE = 0.5
 
 
 class RemoteError(RuntimeError):
@@ -55,28 +67,30 @@ def facts_from_meta(meta, previous_meta, result, facts):
     facts.health = meta["currentHealthPercent"]
 
 
-def first_legal_action(mask):
-    """Something to send while a peer is still joining: in each head the first action that is legal."""
-    chosen, action = set(), []
-    for offset, size in zip(contract.HEAD_OFFSETS, contract.HEAD_SIZES, strict=True):
-        legal = [
-            i
-            for i in range(size)
-            if mask[offset + i]
-            and contract.FORBIDS[offset + i] not in chosen
-            and (contract.NEEDS[offset + i] < 0 or contract.NEEDS[offset + i] in chosen)
-        ]
-        action.append(legal[0] if legal else 0)
-        chosen.add(offset + action[-1])
-    return action
+def parse_address(address):
+    """ "HOST:PORT" → (host, port)"""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ValueError(f"A server's address should look like 127.0.0.1:7070, found {address!r}.")
+    return host, int(port)
 
 
 class _Agent:
-    """One fighter: a connection and an id that no other agent has had."""
+    """One fighter: a connection, and an id that no other agent has had.
+
+    The server capitalises names and compares them with ids as they were sent: a plain number survives that.
+    """
 
     def __init__(self, host, port, timeout):
         self.host, self.port, self.timeout = host, port, timeout
-        self.id, self.reader, self.writer, self.meta = f"agent-{uuid.uuid4().hex}", None, None, None
+        self.id = str(10**8 + secrets.randbelow(9 * 10**8))
+        self.reader = self.writer = None
+        self.meta = self.meta_before = None
+        self.request = None  # the task that waits for the server's answer; None = the server waits for this agent
+        self.request_name = ""
+        self.waited = 0.0  # seconds that this environment has spent waiting for it
+        self.doing = "connect"
+        self.state = ""  # the terminal state that the last answer told
 
     async def connect(self):
         try:
@@ -85,16 +99,22 @@ class _Agent:
         except (OSError, TimeoutError) as error:
             raise _Lost(f"cannot connect ({error or 'no answer'})") from None
 
+    async def enter(self, reset_body, delay):
+        """Connects, logs in and asks for its fight. Nothing may come between login and reset: the world waits."""
+        await asyncio.sleep(delay)
+        await self.connect()
+        await self.ask("login", {"agentType": "NhEnv"})
+        return await self.ask("reset", reset_body)
+
     async def ask(self, action, body):
         line = json.dumps({"action": action, "body": body, "meta": {"id": self.id}}, separators=(",", ":")).encode() + b"\n"
         if len(line) > MAX_LINE:
             raise RemoteError(f"The request {action!r} of {self.id} has {len(line)} bytes; the server reads {MAX_LINE} a line.")
+        self.doing = action
         try:
             self.writer.write(line)
-            await asyncio.wait_for(self.writer.drain(), self.timeout)
-            answer = await asyncio.wait_for(self.reader.readline(), self.timeout)
-        except TimeoutError:
-            raise _Lost(f"no answer to {action!r} within {self.timeout:g} s") from None
+            await self.writer.drain()
+            answer = await self.reader.readline()
         except (ConnectionError, OSError) as error:
             raise _Lost(f"connection broke during {action!r} ({error})") from None
         except ValueError:  # asyncio's word for a line that does not end
@@ -111,14 +131,28 @@ class _Agent:
             raise RemoteError(f"The server refused {action!r} of {self.id}: {answer.get('message', 'without a reason')}")
         return answer.get("body")
 
-    def close(self):
-        if self.writer is not None:
-            self.writer.close()
+    async def log_out(self):
+        """Over a fresh connection: this one may be broken, or busy with a request that nobody answers any more."""
+        if self.request is not None:
+            self.request.cancel()
+        if self.writer is None:
+            return
+        self.writer.close()
+        farewell = _Agent(self.host, self.port, min(self.timeout, 2.0))
+        farewell.id = self.id
+        with contextlib.suppress(_Lost, RemoteError, TimeoutError):  # a server that is gone, or knows that the agent is
+            await farewell.connect()
+            await asyncio.wait_for(farewell.ask("logout", {}), farewell.timeout)
+        if farewell.writer is not None:
+            farewell.writer.close()
 
 
 class RemoteNHVecEnv:
-    """N fights on a simulation server: the same arrays, rewards and autoreset as `NHVecEnv`, 2 N connections.
+    """N fights on a simulation server: the arrays, rewards and autoreset of `NHVecEnv`, a connection per agent.
 
+    `target="peer"`: both fighters are agents of ours. `target="baseline"`: fighter 1 is the server's own bot, whose actions
+    are not asked for. `waiting` (N, 2) says which fighters decide nothing in the next step: the server's bot, and whoever
+    is still on the way into a fight. Their actions are ignored and their rewards are 0.
     `reset_params` are handed to the server (`accountBuild`, `randomizeGear`, …). The server's dice cannot be seeded.
     """
 
@@ -127,17 +161,19 @@ class RemoteNHVecEnv:
         num_fights,
         host="127.0.0.1",
         port=7070,
+        target="peer",
         reward_weights=None,
         max_ticks=1000,
         reset_params=None,
         timeout=10.0,
         attempts=5,
         backoff=0.5,
-        join_patience=1.0,
     ):
-        self.num_fights, self.host, self.port, self.max_ticks = num_fights, host, port, max_ticks
+        if target not in ("peer", BASELINE):
+            raise ValueError(f"target should be 'peer' or {BASELINE!r}, found {target!r}.")
+        self.num_fights, self.host, self.port, self.target, self.max_ticks = num_fights, host, port, target, max_ticks
         self.reset_params, self.timeout = dict(reset_params or {}), timeout
-        self.attempts, self.backoff, self.join_patience = attempts, backoff, join_patience
+        self.attempts, self.backoff = attempts, backoff
         weights = np.zeros(contract.NUM_TERMS) if reward_weights is None else reward_weights
         self.reward_weights = np.asarray(weights, np.float32)
         self.single_observation_space = gym.spaces.Box(-np.inf, np.inf, (contract.NUM_OBS,), np.float32)
@@ -145,12 +181,15 @@ class RemoteNHVecEnv:
 
         self.obs = np.zeros((num_fights, 2, contract.NUM_OBS), np.float32)
         self.masks = np.zeros((num_fights, 2, contract.NUM_LOGITS), np.bool_)
+        self.waiting = np.ones((num_fights, 2), np.bool_)
         self.final_obs = np.zeros_like(self.obs)
         self.terms = np.zeros((num_fights, 2, contract.NUM_TERMS), np.float32)
         self.facts = np.zeros((num_fights, 2), FACTS).view(np.recarray)
         self.length = np.zeros(num_fights, np.int32)
-        self.events = []  # sentences about connections that were lost, for whoever wants to show them
-        self.agents = [None] * num_fights
+        self.failures = np.zeros(num_fights, np.int32)  # attempts to enter that failed, since the last one that did not
+        self.events = []  # sentences about fights that were lost, for whoever wants to show them
+        self.fights = [[] for _ in range(num_fights)]  # per fight its agents: two, or one against the server's bot
+        self.farewells = set()
         self.loop = asyncio.new_event_loop()
         try:
             self.reset()
@@ -158,42 +197,38 @@ class RemoteNHVecEnv:
             self.close()
             raise
 
+    # ------------------------------------------------------------------------------------------------ as NHVecEnv has it
+
     def reset(self, seed=None):
         """Starts all fights anew, under fresh ids. `seed` is there for the interface: a server's dice cannot be seeded."""
-        self.length[:] = 0
-        self._run(*(self._enter(i) for i in range(self.num_fights)))
+        self.failures[:] = 0
+        self._run(self._reset_all())
         return self.obs, self.masks
 
     def step(self, actions):
+        """As `NHVecEnv.step`. Returns when everybody who acted has an answer, and somebody can act again."""
         actions = np.asarray(actions)
-        result, truncated = np.zeros(self.num_fights, np.int32), np.zeros(self.num_fights, bool)
         self.terms[:] = 0
-        self.length += 1
-        self._run(*(self._step_fight(i, actions[i], result, truncated) for i in range(self.num_fights)))
-        length, ended = self.length.copy(), (result != 0) | truncated
-        self.final_obs[ended] = self.obs[ended]
-        self.length[ended] = 0
-        again = [self._enter(i) if truncated[i] else self._reset_fight(i) for i in np.flatnonzero(ended)]
-        self._run(*again)
-        info = {"terms": self.terms, "result": result, "length": length, "final_obs": self.final_obs}
+        acted = ~self.waiting
+        self.length += acted.any(1)
+        result, truncated, length = self._run(self._step_all(actions, acted))
+        info = {
+            "terms": self.terms, "result": result, "length": length, "final_obs": self.final_obs, "waiting": self.waiting,
+        }  # fmt: skip
         return self.obs, self.masks, self.terms @ self.reward_weights, result != 0, truncated, info
 
+    def state_dict(self):
+        """Nothing: the server's fights cannot be stopped and taken up again. A run that is resumed begins new ones."""
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
     def close(self):
-        """Logs out as far as the server still listens, and closes every connection."""
+        """Logs everybody out, as far as the server still listens, and closes every connection."""
         if self.loop.is_closed():
             return
-        agents = [agent for pair in self.agents if pair for agent in pair]
-        for agent in agents:
-            agent.timeout = min(agent.timeout, 1.0)
-
-        async def leave():
-            farewells = [agent.ask("logout", {}) for agent in agents if agent.writer is not None]
-            await asyncio.gather(*farewells, return_exceptions=True)
-            for agent in agents:
-                agent.close()
-            await asyncio.sleep(0)  # lets the transports close
-
-        self.loop.run_until_complete(leave())
+        self._run(self._leave())
         self.loop.close()
 
     def __enter__(self):
@@ -202,114 +237,187 @@ class RemoteNHVecEnv:
     def __exit__(self, *error):
         self.close()
 
-    def _run(self, *jobs):
-        """All at once, because the server's world waits for the last one; the first failure is the caller's."""
+    def _run(self, job):
+        return self.loop.run_until_complete(job)
 
-        async def together():
-            results = await asyncio.gather(*jobs, return_exceptions=True)
-            for outcome in results:
-                if isinstance(outcome, BaseException):
-                    raise outcome
+    # --------------------------------------------------------------------------------------------------- coming and going
 
-        self.loop.run_until_complete(together())
+    async def _leave(self):
+        for i in range(self.num_fights):
+            self._drop(i)
+        while self.farewells:
+            await asyncio.wait(self.farewells)
+        await asyncio.sleep(0)  # lets the transports close
 
-    async def _enter(self, i):
-        """Two fresh agents for fight i: connect, log in, face each other. Tries again, waiting twice as long each time."""
-        for attempt in range(self.attempts):
-            for agent in self.agents[i] or ():
-                agent.close()
-            self.agents[i] = [_Agent(self.host, self.port, self.timeout) for _ in range(2)]
-            try:
-                for agent in self.agents[i]:
-                    await agent.connect()
-                    await agent.ask("login", {"agentType": "NhEnv"})
-                await self._face_each_other(i)
-                return
-            except _Lost as loss:
-                reason = loss
-                await asyncio.sleep(self.backoff * 2**attempt)
-        raise ConnectionError(
-            f"No fight on the simulation server at {self.host}:{self.port} after {self.attempts} attempts: {reason}. "
-            "Is it running, and does it answer?"
-        )
+    async def _reset_all(self):
+        for i in range(self.num_fights):
+            self._drop(i)
+            self._enter(i)
+        await self._answers(set())
+        self._look_who_waits()
 
-    async def _reset_fight(self, i):
-        try:
-            await self._face_each_other(i)
-        except _Lost as loss:
-            self.events.append(f"Fight {i} was lost between fights: {loss}.")
-            await self._enter(i)
+    def _drop(self, i):
+        """Logs the agents of fight i out, at once: the world would wait for them."""
+        for agent in self.fights[i]:
+            farewell = self.loop.create_task(agent.log_out())
+            self.farewells.add(farewell)
+            farewell.add_done_callback(self.farewells.discard)
+        self.fights[i] = []
 
-    async def _face_each_other(self, i):
-        """Both agents ask for each other. The server may admit the second only at its next tick, for which it wants a
-        step of the first: whoever is in already plays something legal until its peer has joined."""
-        pair = self.agents[i]
-        asked = [asyncio.ensure_future(pair[k].ask("reset", self._reset_body(pair, k))) for k in range(2)]
-        try:
-            await asyncio.wait(asked, timeout=self.join_patience)
-            while not all(task.done() for task in asked):
-                inside = [k for k in range(2) if asked[k].done()]
-                for k in inside:
-                    self._read(i, k, asked[k].result())
-                    step = {"action": first_legal_action(self.masks[i, k])}
-                    asked[k] = asyncio.ensure_future(pair[k].ask("step", step))
-                await asyncio.wait(asked, timeout=max(self.join_patience, self.timeout / 2))
-                if not inside and not any(task.done() for task in asked):
-                    await asyncio.wait(asked)  # each request ends by itself at its time-out
-            for k in range(2):
-                self._read(i, k, asked[k].result())
-        finally:
-            for task in asked:
-                task.cancel()
-            await asyncio.gather(*asked, return_exceptions=True)
+    def _enter(self, i):
+        """Fresh agents for fight i, each on its own way in; each failure before has doubled the pause."""
+        count = 1 if self.target == BASELINE else 2
+        agents = [_Agent(self.host, self.port, self.timeout) for _ in range(count)]
+        self.fights[i] = agents
+        self.length[i] = 0
+        delay = self.backoff * 2 ** (self.failures[i] - 1) if self.failures[i] else 0.0
+        for k, agent in enumerate(agents):
+            self._ask(agent, "enter", agent.enter(self._reset_body(agents, k), delay))
 
-    def _reset_body(self, pair, k):
-        me, peer = pair[k], pair[1 - k]
-        params = {"agent": me.id, "target": peer.id, "episodeId": uuid.uuid4().hex, **self.reset_params}
+    def _reset_fight(self, i):
+        """The same agents once more."""
+        self.length[i] = 0
+        for k, agent in enumerate(self.fights[i]):
+            self._ask(agent, "reset", agent.ask("reset", self._reset_body(self.fights[i], k)))
+
+    def _ask(self, agent, name, job):
+        agent.request, agent.request_name, agent.waited = self.loop.create_task(job), name, 0.0
+
+    def _reset_body(self, agents, k):
+        target = BASELINE if self.target == BASELINE else agents[1 - k].id
+        params = {"agent": agents[k].id, "target": target, "episodeId": uuid.uuid4().hex, **self.reset_params}
         return {
-            "target": peer.id,
+            "target": target,
             "training": True,
             "maintainTargetEnvironment": False,
             "deathMatch": True,
             "resetParams": params,
         }
 
-    async def _step_fight(self, i, actions, result, truncated):
-        pair = self.agents[i]
-        before = [agent.meta for agent in pair]
-        steps = [
-            asyncio.ensure_future(agent.ask("step", {"action": [int(x) for x in action]}))
-            for agent, action in zip(pair, actions, strict=True)
-        ]
-        # One that is lost is enough: its peer would wait in vain for the tick.
-        await asyncio.wait(steps, return_when=asyncio.FIRST_EXCEPTION)
-        for step in steps:
-            step.cancel()
-        bodies = await asyncio.gather(*steps, return_exceptions=True)
-        failures = [body for body in bodies if isinstance(body, Exception)]
-        for failure in failures:
-            if not isinstance(failure, _Lost):
-                raise failure
-        if failures:
-            self.events.append(f"Fight {i} was lost after {self.length[i]} ticks: {failures[0]}.")
-            truncated[i] = True
-            return
-        states = [self._read(i, k, bodies[k]) for k in range(2)]
-        if _BROKEN & set(states):
-            self.events.append(f"Fight {i} ended after {self.length[i]} ticks with {' and '.join(filter(None, states))}.")
-            truncated[i] = True
-            return
-        # The two may hear of the end in different words or ticks: one of them is enough.
-        mine, theirs = _RESULTS.get(states[0], 0), _RESULTS.get(states[1], 0)
+    def _look_who_waits(self):
+        self.waiting[:] = True
+        for i, agents in enumerate(self.fights):
+            for k, agent in enumerate(agents):
+                self.waiting[i, k] = agent.request is not None
+
+    # ------------------------------------------------------------------------------------------------------------ a tick
+
+    async def _step_all(self, actions, acted):
+        lost = set()  # fights that broke in this step
+        for i, k in np.argwhere(acted):
+            agent = self.fights[i][k]
+            agent.meta_before = agent.meta
+            self._ask(agent, "step", agent.ask("step", {"action": [int(x) for x in actions[i, k]]}))
+        await self._answers(lost)
+
+        result, truncated = np.zeros(self.num_fights, np.int32), np.zeros(self.num_fights, bool)
+        for i in range(self.num_fights):
+            if i in lost:
+                truncated[i] = True
+            elif acted[i].any():
+                self._judge(i, acted[i], result, truncated)
+        length, ended = self.length.copy(), (result != 0) | truncated
+        for i in np.flatnonzero(ended):
+            if i in lost:
+                self.length[i] = 0  # its fresh agents are on their way
+            elif truncated[i] or any(agent.request is not None for agent in self.fights[i]):
+                self.final_obs[i] = self.obs[i]
+                self._drop(i)
+                self._enter(i)
+            else:
+                self.final_obs[i] = self.obs[i]
+                self._reset_fight(i)
+        if ended.any():
+            await self._answers(set())
+        self._look_who_waits()
+        return result, truncated, length
+
+    async def _answers(self, lost):
+        """Reads answers until everybody who acted has one and somebody can act. `lost` gets the fights that broke."""
+        while True:
+            agents = [agent for fight in self.fights for agent in fight]
+            requests = {agent.request for agent in agents if agent.request is not None}
+            somebody_can_act = any(agent.request is None for agent in agents)
+            steps_missing = any(agent.request is not None and agent.request_name == "step" for agent in agents)
+            if not requests:
+                return
+            busy = [agent for agent in agents if agent.request is not None]
+            limit = max(self.timeout - max(agent.waited for agent in busy), 0.0)
+            if somebody_can_act:
+                # Nothing that is still missing comes before the next tick of the world, which waits for whoever can act.
+                limit = min(limit, _PATIENCE if steps_missing else _GRACE)
+            start = self.loop.time()
+            done, _ = await asyncio.wait(requests, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+            # A request's time is what was spent here: while the policy thinks or learns, nobody reads answers.
+            for agent in busy:
+                agent.waited += self.loop.time() - start
+            silent = any(agent.waited >= self.timeout and not agent.request.done() for agent in busy)
+            if not done and not silent:
+                return
+            for i in range(self.num_fights):
+                self._take_answers(i, lost)
+
+    def _take_answers(self, i, lost):
+        for k, agent in enumerate(self.fights[i]):
+            if agent.request is None:
+                continue
+            if not agent.request.done():
+                if agent.waited >= self.timeout:
+                    self._lose(i, f"no answer to {agent.doing!r} within {self.timeout:g} s", lost)
+                    return
+                continue
+            request, agent.request = agent.request, None
+            error = request.exception()
+            if isinstance(error, _Lost):
+                self._lose(i, str(error), lost)
+                return
+            if error is not None:
+                raise error
+            agent.state = self._read(i, k, request.result())
+            self.failures[i] = 0
+            if agent.state in _BROKEN:
+                self._lose(i, f"the server said {agent.state}", lost)
+                return
+
+    def _lose(self, i, reason, lost):
+        """Fresh agents for a fight that broke. In the middle of a fight that is a truncation."""
+        if self.length[i] > 0:
+            self.events.append(f"Fight {i} was lost after {self.length[i]} ticks: {reason}.")
+            self.final_obs[i] = self.obs[i]
+            lost.add(i)
+        else:
+            self.failures[i] += 1
+            if self.failures[i] >= self.attempts:
+                raise ConnectionError(
+                    f"No fight on the simulation server at {self.host}:{self.port} after {self.attempts} attempts: {reason}. "
+                    "Is it running, and does it answer?"
+                )
+        length = self.length[i]
+        self._drop(i)
+        self._enter(i)
+        self.length[i] = length if i in lost else 0
+
+    def _judge(self, i, acted, result, truncated):
+        """Who won, and what the tick was worth to whom. One of the two that hears of the end is enough."""
+        agents = self.fights[i]
+        told = [_RESULTS.get(agent.state, 0) for agent in agents]
+        mine = told[0]
+        theirs = told[1] if len(told) == 2 else 0
         result[i] = mine or (WON + LOST - theirs if theirs in (WON, LOST) else theirs)
         truncated[i] = result[i] == 0 and self.length[i] >= self.max_ticks
-        for k, outcome in enumerate((result[i], WON + LOST - result[i] if result[i] in (WON, LOST) else result[i])):
-            facts_from_meta(pair[k].meta, before[k], outcome, self.facts[i, k])
+        for k, agent in enumerate(agents):
+            if not acted[k] or agent.request is not None:
+                continue
+            outcome = result[i] if k == 0 or result[i] not in (WON, LOST) else WON + LOST - result[i]
+            facts_from_meta(agent.meta, agent.meta_before, outcome, self.facts[i, k])
             reward_terms(self.facts[i, k], self.terms[i, k])
 
     def _read(self, i, k, body):
-        """Writes an answer into the buffers and returns its terminal state."""
-        agent = self.agents[i][k]
+        """Writes an answer into the buffers and returns its terminal state. The view of a fighter that does not answer for
+        itself (the server's bot, a peer that is still joining) is in the answer to the other one."""
+        agents = self.fights[i]
+        agent = agents[k]
+        alone = len(agents) == 1 or agents[1 - k].request is not None
         try:
             obs, masks, agent.meta = body["obs"], body["actionMasks"], body["meta"]
             state = body.get("terminalState") or ""
@@ -319,6 +427,9 @@ class RemoteNHVecEnv:
                 raise ValueError(f"the terminal state {state!r}")
             self.obs[i, k] = obs
             self.masks[i, k] = [bit for head in masks for bit in head]
+            if alone and "targetObs" in agent.meta:
+                self.obs[i, 1 - k] = agent.meta["targetObs"]
+                self.masks[i, 1 - k] = [bit for head in agent.meta["targetActionMasks"] for bit in head]
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RemoteError(f"The server's answer to {agent.id} does not follow the contract: {error}.") from None
         return state
