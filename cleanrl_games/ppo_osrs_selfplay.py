@@ -35,6 +35,7 @@ import torch.nn.functional as F
 
 from cleanrl_games.envs.normalise import RewardScale, RunningMeanStd
 from cleanrl_games.envs.osrs import Baseline, NHVecEnv, contract
+from cleanrl_games.envs.osrs.baselines import BASELINES, ELO, LADDER
 from cleanrl_games.envs.osrs.evaluation import Player, evaluate  # noqa: F401 (tools play a model as its script's Player)
 from cleanrl_games.runtime import models, ray_actors, shared_memory
 from cleanrl_games.runtime.checkpoints import load_checkpoint, restore, save_checkpoint, say_how_to_go_on
@@ -107,8 +108,10 @@ class Args:
     # --- environment
     env_id: str = "osrs-nh"
     """name of the game in the run's folder"""
+    server: str = ""
+    """HOST:PORT of a simulation server to train on, instead of the simulator; its loadouts are the server's business"""
     loadouts: tuple[str, ...] = ("lms_med",)
-    """loadouts to fight with; each fight draws one"""
+    """loadouts to fight with; each fight draws one. all = every one of the file"""
     loadout_file: str = ""
     """a YAML file of your own loadouts, empty = the shipped one"""
     mirror: bool = True
@@ -222,7 +225,9 @@ class Args:
     fraction_anneal_updates: int = 1000
     """updates over which the share changes"""
     scripted_fraction: float = 0.4
-    """share of fights against the scripted NH bot"""
+    """share of fights against scripted players"""
+    opponents: tuple[str, ...] = ("ladder",)
+    """scripted players to fight, by name; ladder = all rungs. Whom the agent rarely beats is met more often"""
     snapshot_frequency: int = 40
     """updates between snapshots for the league, 0 = none"""
     league_size: int = 32
@@ -434,9 +439,30 @@ def make_storage(args):
     }
 
 
+def scripted_players(args):
+    """The names behind --opponents."""
+    names = [name for word in args.opponents for name in (LADDER if word == "ladder" else (word,))]
+    unknown = [name for name in names if name not in BASELINES]
+    if unknown:
+        raise BadInput(f"--opponents: there is no scripted player {unknown[0]!r}. There are: ladder, {', '.join(BASELINES)}.")
+    return list(dict.fromkeys(names))
+
+
 def make_broadcast(args, num_parameters):
-    numbers = {"self_share": 1, "scripted_share": 1}
+    numbers = {"self_share": 1, "scripted_share": 1, "bot_chances": len(scripted_players(args))}
     return Broadcast(args.sharing, num_parameters, args.league_size, numbers, ("chance",))
+
+
+def make_env(args, seed):
+    if not args.server:
+        return NHVecEnv(args.num_envs, args.loadouts, args.loadout_file or None, args.mirror, seed, args.max_ticks)
+    from cleanrl_games.envs.osrs.remote import RemoteNHVecEnv, parse_address
+
+    try:
+        host, port = parse_address(args.server)
+        return RemoteNHVecEnv(args.num_envs, host, port, max_ticks=args.max_ticks)
+    except (ValueError, ConnectionError) as error:
+        raise BadInput(f"--server {args.server}: {error}") from None
 
 
 class Actor:
@@ -446,12 +472,12 @@ class Actor:
         seed = args.seed * 1000 + index
         self.args = args
         self.rng, self.generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
-        self.env = NHVecEnv(args.num_envs, args.loadouts, args.loadout_file or None, args.mirror, seed, args.max_ticks)
-        self.bot = Baseline("nh", 2 * args.num_envs, seed)
+        self.env = make_env(args, seed)
+        self.bots = [Baseline(name, 2 * args.num_envs, seed) for name in scripted_players(args)]
         self.agent = make_agent(vars(args)).eval()
         self.members = {}  # serial number of a league member → its policy, copied when first needed
         self.kind = np.full(args.num_envs, -1)  # per fight; -1 = none chosen yet
-        self.member = np.full(args.num_envs, -1)
+        self.member = np.full(args.num_envs, -1)  # the id of a league member, or the number of a scripted player
         self.side = np.zeros(args.num_envs, np.int64)  # which fighter the learner is, unless it is both
         self.actions = np.zeros((2 * args.num_envs, NUM_HEADS), np.int64)
 
@@ -462,53 +488,61 @@ class Actor:
             version = broadcast.version
             self_share, scripted_share = (float(broadcast.numbers[name]) for name in ("self_share", "scripted_share"))
             ids, chances = (broadcast.members[name].numpy().copy() for name in ("policy_id", "chance"))
+            bot_chances = broadcast.numbers["bot_chances"].numpy().copy()
             guests = []
             if chances.sum() > 0:
                 guests = np.unique(self.rng.choice(ids, self.args.guests, p=chances / chances.sum())).astype(int).tolist()
-            self.members = load_members(self.members, self.agent, broadcast, guests, self.member.tolist())
+            self.members = load_members(self.members, self.agent, broadcast, guests, self.member[self.kind == LEAGUE].tolist())
         shares = np.array([self_share, 1.0 - self_share - scripted_share, scripted_share]).clip(0)
-        return version, shares / shares.sum(), guests
+        return version, shares / shares.sum(), guests, bot_chances
 
-    def choose_opponents(self, fights, shares, guests):
+    def choose_opponents(self, fights, shares, guests, bot_chances):
         """Only ever called for fights that start: an opponent stays until its fight ends."""
         for fight in fights:
             self.kind[fight], self.side[fight] = self.rng.choice(3, p=shares), self.rng.integers(2)
             self.member[fight] = guests[self.rng.integers(len(guests))] if self.kind[fight] == LEAGUE else -1
+            if self.kind[fight] == SCRIPTED:
+                self.member[fight] = self.rng.choice(len(self.bots), p=bot_chances) if len(self.bots) > 1 else 0
 
     def rows(self):
         """Flat rows (2 · fight + side) of the learner's policy, of the bot, and of each league member."""
         foe = 2 * np.arange(len(self.kind)) + 1 - self.side
         own = np.ones(2 * len(self.kind), bool)
         own[foe[self.kind != SELF]] = False
-        members = {int(member): foe[self.member == member] for member in np.unique(self.member[self.kind == LEAGUE])}
-        return np.flatnonzero(own), foe[self.kind == SCRIPTED], members
+        members = {
+            int(member): foe[(self.kind == LEAGUE) & (self.member == member)] for member in np.unique(self.member[self.kind == LEAGUE])
+        }
+        scripted = {bot: foe[(self.kind == SCRIPTED) & (self.member == bot)] for bot in range(len(self.bots))}
+        return np.flatnonzero(own), scripted, members
 
     @torch.no_grad()
     def rollout(self, broadcast, storage):
         """Plays num_steps ticks of all fights into `storage`, with the newest weights."""
         start, inference_time, simulator_time, episodes = time.perf_counter(), 0.0, 0.0, 0
         env, s = self.env, SimpleNamespace(**storage)
-        version, shares, guests = self.pull_weights(broadcast)
-        self.choose_opponents(np.flatnonzero(self.kind < 0), shares, guests)
+        version, shares, guests, bot_chances = self.pull_weights(broadcast)
+        self.choose_opponents(np.flatnonzero(self.kind < 0), shares, guests, bot_chances)
         own, scripted, members = self.rows()
         for t in range(self.args.num_steps):
             s.obs[t], s.masks[t] = torch.from_numpy(env.obs), torch.from_numpy(env.masks)
             obs, masks = s.obs[t].view(-1, NUM_OBS), s.masks[t].view(-1, NUM_LOGITS)
             clock = time.perf_counter()
             normalised = self.agent.normalise(obs)
-            actions, logprobs = self.agent.act(normalised[own], masks[own], self.generator)
-            self.actions[own] = actions.numpy()
-            s.logprobs[t].view(-1)[own] = logprobs
-            s.values[t].view(-1)[own] = self.agent.value(normalised[own], normalised[own ^ 1])
+            acting = own[~env.waiting.reshape(-1)[own]]  # on a server some are still on their way into a fight
+            actions, logprobs = self.agent.act(normalised[acting], masks[acting], self.generator)
+            self.actions[acting] = actions.numpy()
+            s.logprobs[t].view(-1)[acting] = logprobs
+            s.values[t].view(-1)[acting] = self.agent.value(normalised[acting], normalised[acting ^ 1])
             for serial, rows in members.items():
                 member = self.members[serial]
                 self.actions[rows] = member.act(member.normalise(obs[rows]), masks[rows], self.generator)[0].numpy()
-            self.bot.act(env.obs.reshape(-1, NUM_OBS), env.masks.reshape(-1, NUM_LOGITS), scripted, self.actions)
+            for bot, rows in scripted.items():  # after the agent: some of them see its action
+                self.bots[bot].act(env.obs.reshape(-1, NUM_OBS), env.masks.reshape(-1, NUM_LOGITS), rows, self.actions)
             inference_time += time.perf_counter() - clock
 
             s.actions[t].view(-1, NUM_HEADS).copy_(torch.from_numpy(self.actions))
             s.trained[t] = False
-            s.trained[t].view(-1)[own] = True
+            s.trained[t].view(-1)[acting] = True
             clock = time.perf_counter()
             _, _, _, terminated, truncated, info = env.step(self.actions.reshape(-1, 2, NUM_HEADS))
             simulator_time += time.perf_counter() - clock
@@ -524,7 +558,7 @@ class Actor:
                 rows = np.stack([self.kind[ended], self.member[ended], scores, info["length"][ended]], 1)[: MAX_EPISODES - episodes]
                 s.episodes[episodes : episodes + len(rows)] = torch.from_numpy(rows)
                 episodes += len(rows)
-                self.choose_opponents(ended, shares, guests)
+                self.choose_opponents(ended, shares, guests, bot_chances)
                 own, scripted, members = self.rows()
         s.obs[-1] = torch.from_numpy(env.obs)
         normalised = self.agent.normalise(s.obs[-1].view(-1, NUM_OBS))
@@ -533,13 +567,16 @@ class Actor:
 
     def state_dict(self):
         """All that the next rollout depends on, so that an inline run resumes exactly."""
-        arrays = {**self.env.state_dict(), "kind": self.kind, "member": self.member, "side": self.side, "dice": self.bot.dice["rng"]}
+        arrays = {**self.env.state_dict(), "kind": self.kind, "member": self.member, "side": self.side}
+        arrays |= {f"dice_{number}": bot.dice["rng"] for number, bot in enumerate(self.bots)}
         return shared_memory.actor_state(self, arrays)
 
     def load_state_dict(self, state):
         arrays = shared_memory.load_actor_state(self, state)
         self.env.load_state_dict(arrays)
-        self.kind[:], self.member[:], self.side[:], self.bot.dice["rng"] = (arrays[name] for name in ("kind", "member", "side", "dice"))
+        self.kind[:], self.member[:], self.side[:] = (arrays[name] for name in ("kind", "member", "side"))
+        for number, bot in enumerate(self.bots):
+            bot.dice["rng"] = arrays[f"dice_{number}"]
 
 
 # ------------------------------------------------------------------------------------------------------ actor processes
@@ -662,10 +699,9 @@ def load_model(path, args=None):
 class League:
     """Past selves and other frozen policies. Members are rows of `broadcast.member_weights` and keep the Elo they were frozen with."""
 
-    NH_ELO = 1500.0  # the scripted bot is the fixed point of the scale
-
     def __init__(self, args, broadcast):
-        self.args, self.broadcast, self.members, self.next_serial, self.elo = args, broadcast, [], 1, self.NH_ELO
+        self.args, self.broadcast, self.members, self.next_serial, self.elo = args, broadcast, [], 1, ELO["nh"]
+        self.bots = [{"name": name, "score": 0.5} for name in scripted_players(args)]  # score: the agent's, a running mean
 
     def join(self, name, flat):
         """A new member gets the highest quality; when the league is full, the easiest member leaves."""
@@ -682,10 +718,17 @@ class League:
             return [float(member is self.members[-1]) for member in self.members]
         return league_probabilities([member["quality"] for member in self.members]) if self.members else []
 
+    def bot_chances(self):
+        """A scripted player is met the more often, the more rarely it is beaten; none is forgotten."""
+        weights = np.array([1.05 - bot["score"] for bot in self.bots])
+        return (weights / weights.sum()).tolist()
+
     def record(self, kind, serial, score):
         """A beaten member is worth less, the more so the more rarely it is drawn: q -= 0.01 / (N p). The agent's Elo moves."""
         if kind == SCRIPTED:
-            self.elo = elo_update(self.elo, self.NH_ELO, score)
+            bot = self.bots[int(serial)]
+            bot["score"] += 0.02 * (score - bot["score"])
+            self.elo = elo_update(self.elo, ELO[bot["name"]], score)
         for index, member in enumerate(self.members):
             if kind == LEAGUE and member["serial"] == serial:  # it may have left while the fight went on
                 if score == 1.0:
@@ -695,7 +738,7 @@ class League:
 
     def publish(self, agent, version, self_share):
         """Hands weights, snapshots and sampling probabilities to the actors, all of one version."""
-        numbers = {"self_share": self_share, "scripted_share": self.args.scripted_fraction}
+        numbers = {"self_share": self_share, "scripted_share": self.args.scripted_fraction, "bot_chances": self.bot_chances()}
         chances = zip(self.members, self.probabilities())
         members = {member["row"]: {"policy_id": member["serial"], "chance": chance} for member, chance in chances}
         self.broadcast.publish(agent, version, numbers, members)
@@ -716,8 +759,10 @@ if __name__ == "__main__":
     args.sharing = shared_memory.resolve_sharing(args, make_storage, len(to_flat(agent)))
     broadcast = make_broadcast(args, len(to_flat(agent)))
     league = League(args, broadcast)
+    fixed_opponent = None
     if args.self_play in ("target", "exploiter"):
-        league.join(Path(args.opponent).name, to_flat(load_model(args.opponent, args)[0]))
+        fixed_opponent = load_model(args.opponent, args)[0]
+        league.join(Path(args.opponent).name, to_flat(fixed_opponent))
     update, global_step, version, elapsed, exploiters = 0, 0, 0, 0.0, []
     actor = Actor(args, 0) if args.num_workers == 0 else None
 
@@ -725,7 +770,7 @@ if __name__ == "__main__":
         restore(checkpoint, agent=agent, optimizer=optimizer, scaler=scaler, snapshots=broadcast.member_weights)
         vars(obs_rms).update(checkpoint["obs_rms"])
         scale_rewards.load_state_dict(checkpoint)
-        league.members, league.next_serial, league.elo = checkpoint["league"]
+        league.members, league.next_serial, league.elo, league.bots = checkpoint["league"]
         update, global_step, version, elapsed = checkpoint["progress"]
         exploiters = checkpoint.get("exploiters", [member["name"] for member in league.members])
         torch.set_rng_state(checkpoint["torch_rng"])
@@ -736,7 +781,7 @@ if __name__ == "__main__":
         state = {
             "agent": agent.state_dict(), "optimizer": optimizer.state_dict(), "scaler": scaler.state_dict(),
             "obs_rms": vars(obs_rms), **scale_rewards.state_dict(),
-            "league": [league.members, league.next_serial, league.elo], "snapshots": broadcast.member_weights.clone(), "exploiters": exploiters,
+            "league": [league.members, league.next_serial, league.elo, league.bots], "snapshots": broadcast.member_weights.clone(), "exploiters": exploiters,
             "progress": [update, global_step, version, elapsed + time.time() - start_time], "contract_hash": contract.contract_hash(),
             "torch_rng": torch.get_rng_state(), "actor": actor.state_dict() if actor else None,
         }  # fmt: skip
@@ -747,7 +792,7 @@ if __name__ == "__main__":
         """The models beside the results let a run be compared with its own past."""
         save_model(run_dir / "models" / f"{global_step}.zip", agent, args)
         video = run_dir / "videos" / f"{global_step}.gif" if args.capture_video else ""
-        return evaluate(args, agent, args.eval_episodes, video)
+        return evaluate(args, agent, args.eval_episodes, video, fixed_opponent)
 
     def self_share():
         share = anneal(args.self_fraction, args.self_fraction_final, update, args.fraction_anneal_updates)

@@ -14,7 +14,7 @@ from cleanrl_games.tools import models
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "copy_a_file.md").read_text()
-FEW_STEPS = "--num-workers 0 --num-envs 16 --num-steps 128 --total-timesteps 12000 --snapshot-frequency 1 --self-fraction 0.2"
+FEW_STEPS = "--num-workers 0 --num-envs 16 --num-steps 128 --total-timesteps 24000 --snapshot-frequency 1 --self-fraction 0.2"
 SMALL = "--self-fraction-final 0.2 --scripted-fraction 0 --hidden-size 32 --head-size 16 --minibatch-size 2048 --eval-episodes 4"
 
 

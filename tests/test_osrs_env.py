@@ -10,9 +10,10 @@ import pytest
 import yaml
 
 from cleanrl_games.envs.osrs import contract, load_loadouts
-from cleanrl_games.envs.osrs.baselines import Baseline, legal
-from cleanrl_games.envs.osrs.contract import HEAD_OFFSETS, HEAD_SIZES, NUM_LOGITS, NUM_OBS
+from cleanrl_games.envs.osrs.baselines import BASELINES, LADDER, Baseline, legal
+from cleanrl_games.envs.osrs.contract import HEAD_NAMES, HEAD_OFFSETS, HEAD_SIZES, NUM_LOGITS, NUM_OBS
 from cleanrl_games.envs.osrs.loadouts import LEVELS, MELEE_SPECIALS, SUPPLIES
+from cleanrl_games.envs.osrs.match import play_fights
 from cleanrl_games.envs.osrs.vec_env import NHVecEnv
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -264,6 +265,11 @@ def test_a_users_loadout_needs_no_code(tmp_path):
         (lambda kit: kit["outfits"]["special"].update(special="whip"), r"outfits\.special\.special: expected one of none, dds, .*'whip'"),
         (lambda kit: kit["outfits"]["melee"].update(two_handed=1), r"melee\.two_handed: expected true or false, found 1"),
         (lambda kit: kit["ring_and_ammo"].update(ring=1), r"mine\.ring_and_ammo: unknown field 'ring'"),
+        (lambda kit: kit["levels"].update(attack=50), r"mine\.outfits\.special\.special: dds needs 60 attack, the build has 50"),
+        (lambda kit: kit["levels"].update(prayer=70), r"mine\.prayers\.mage: augury needs 77 prayer, the build has 70"),
+        (lambda kit: kit["levels"].update(defence=69), r"mine\.prayers\.mage: augury needs 70 defence, the build has 69"),
+        (lambda kit: kit["supplies"].update(food=16), r"mine\.supplies: with 6 slots of gear this takes 29 slots, a bag has 28"),
+        (lambda kit: (kit.update(dharoks=True), kit["levels"].update(strength=60)), r"mine\.dharoks: the set needs 70"),
         (lambda kit: kit.update(outfits=[]), r"mine\.outfits: expected a block of fields"),
         (lambda kit: kit.update(spellbook=["ancient"]), r"mine\.spellbook: expected one of ancient, lunar"),
     ],
@@ -287,8 +293,13 @@ def test_loadout_files_that_are_none(tmp_path):
 
 
 def test_the_shipped_loadouts_cover_the_asked_builds_and_specials():
-    assert NAMES[0] == "lms_med" and {"max_main", "pure", "zerker", "dharoks"} <= set(NAMES)
-    assert {MELEE_SPECIALS[i] for i in KITS["melee_special"]} == set(MELEE_SPECIALS) - {"none"}
+    assert NAMES[0] == "lms_med" and {"max_main", "pure", "obby_maul", "zerker", "dharoks"} <= set(NAMES)
+    assert {MELEE_SPECIALS[i] for i in KITS["melee_special"]} == set(MELEE_SPECIALS)
+
+
+def test_loadouts_drawn_at_random():
+    env = NHVecEnv(400, loadouts=("all",), mirror=False, seed=3)
+    assert set(env.fighters["loadout"].reshape(-1).tolist()) == set(range(len(NAMES)))
 
 
 # --------------------------------------------------------------------------------------------- contract, critic's view
@@ -314,11 +325,11 @@ def test_the_critic_sees_what_the_target_hides():
 # ------------------------------------------------------------------------------------------------------------ baselines
 
 
-@pytest.mark.parametrize("name", ["random", "nh"])
+@pytest.mark.parametrize("name", BASELINES)
 def test_baselines_take_legal_actions_only(name):
     env = NHVecEnv(40, loadouts=NAMES, mirror=False, seed=8, allow_smite=True, allow_redemption=True)
     players = Players(env, name, "random")
-    for _ in range(300):
+    for _ in range(60):
         actions, masks = players.act(), env.masks.copy()
         for row in range(40):
             mask, chosen = masks[row, 0], np.zeros(NUM_LOGITS, np.bool_)
@@ -339,6 +350,30 @@ def test_the_nh_bot_beats_random_play():
     assert results[1] / results.sum() >= 0.95, results
 
 
+def test_the_ladder_goes_up():
+    """Each rung beats the one three below it, and the top beats nh; at least ten rungs."""
+    assert len(LADDER) >= 10
+
+    def score(first, second, fights=150):
+        return play_fights(Baseline(first, 2 * fights, 1), Baseline(second, 2 * fights, 2), fights, 3)[0].mean()
+
+    for lower, higher in zip(LADDER, LADDER[3:]):
+        assert score(higher, lower) > 0.55, (higher, lower)
+    assert score("seer_30", "nh") > 0.6
+
+
+def test_a_seer_knows_what_its_target_is_about_to_do():
+    """It prays against the attack of this tick, whatever weapon was held before, as often as its rung says."""
+    env = NHVecEnv(2000, seed=4)
+    obs, masks = env.obs.reshape(-1, NUM_OBS), env.masks.reshape(-1, NUM_LOGITS)
+    actions = np.zeros((4000, 12), np.int64)
+    actions[1::2, HEAD_NAMES.index("attack")] = 2  # the target shoots; it holds a staff
+    seer = Baseline("seer_30", 4000)
+    seer.act(obs, masks, np.arange(0, 4000, 2), actions)
+    right = actions[::2, HEAD_NAMES.index("prayer")] == 2
+    assert seer.sees and not Baseline("nh", 2).sees and abs(right.mean() - 0.30) < 0.05
+
+
 def test_an_unknown_baseline_is_told_the_names():
-    with pytest.raises(ValueError, match="There are: random, nh"):
+    with pytest.raises(ValueError, match="There are: random, mage_only"):
         Baseline("zezima", 4)

@@ -15,6 +15,7 @@ import psutil
 import pytest
 import torch
 import yaml
+from osrs_server import Server
 
 from cleanrl_games import ppo_osrs_selfplay as script
 from cleanrl_games.envs.osrs import NHVecEnv, contract
@@ -249,6 +250,50 @@ def test_opponents_stay_for_a_whole_fight_and_only_own_rows_are_trained():
     # fights truncated at 25 ticks carry the value of their last observation
     truncated = storage["truncated"].expand(-1, -1, 2)
     assert truncated.any() and (storage["bootstrap"][truncated] != 0).all() and (storage["bootstrap"][~truncated] == 0).all()
+
+
+def test_training_on_a_server_leaves_out_who_waits(tmp_path):
+    """Through the same Actor: fighters that are on their way into a fight are no rows to learn from."""
+    with Server(hp=8) as server:
+        args = script.Args(**SMALL | {"num_envs": 3, "num_steps": 300}, server=f"127.0.0.1:{server.port}", opponents=("nh",), num_workers=0)
+        actor = script.Actor(args, 0)
+        broadcast = script.make_broadcast(args, len(script.to_flat(actor.agent)))
+        league = script.League(args, broadcast)
+        league.publish(actor.agent, 0, 1.0)
+        storage = script.make_storage(args)
+        waited = []
+        original = actor.env.step
+
+        def step(actions):
+            waited.append(actor.env.waiting.copy())
+            return original(actions)
+
+        actor.env.step = step
+        actor.rollout(broadcast, storage)
+        actor.env.close()
+    waited = torch.from_numpy(np.stack(waited))
+    assert waited.any() and not (storage["trained"] & waited).any() and storage["trained"].sum() > 300
+    assert (storage["terms"][waited] == 0).all() and storage["terminated"].any()
+
+
+def test_a_server_that_is_not_there_is_told_in_a_sentence():
+    with pytest.raises(BadInput, match="should look like 127"):
+        script.make_env(script.Args(server="nowhere"), 1)
+
+
+def test_scripted_players_are_met_the_more_the_more_rarely_they_are_beaten():
+    args = script.Args(opponents=("nh", "ladder", "random"))
+    names = script.scripted_players(args)
+    assert names[0] == "nh" and len(names) == len(set(names)) == 13
+    with pytest.raises(BadInput, match=r"no scripted player 'zezima'\. There are: ladder, random"):
+        script.scripted_players(script.Args(opponents=("zezima",)))
+    league = script.League(script.Args(opponents=("nh", "seer_30")), script.make_broadcast(script.Args(league_size=2), 3))
+    assert league.bot_chances() == [0.5, 0.5]
+    for _ in range(400):
+        league.record(script.SCRIPTED, 0, 1.0)
+        league.record(script.SCRIPTED, 1, 0.0)
+    easy, hard = league.bot_chances()
+    assert hard / easy == pytest.approx(1.05 / 0.05, rel=0.05)
 
 
 def test_a_member_that_is_replaced_in_the_league_stays_itself_in_its_fight():

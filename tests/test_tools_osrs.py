@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from osrs_server import Server
 
 from cleanrl_games.envs.osrs import Baseline, NHVecEnv, match
 from cleanrl_games.envs.osrs.contract import HEAD_OFFSETS, HEAD_SIZES, NUM_HEADS, NUM_LOGITS, NUM_OBS
@@ -310,6 +311,18 @@ def test_a_head_that_dependencies_leave_empty_takes_action_0(model, states):
     assert np.isfinite(reply["logProb"])
 
 
+def test_empty_heads_are_answered_with_action_0(model, states):
+    """With the public server's default parameters the prayer head is empty on most ticks."""
+    for empty in ([11], range(12)):
+        request = body(states, 0, returnProbs=True, returnLogProb=True)
+        for head in empty:
+            request["actionMasks"][head] = [False] * HEAD_SIZES[head]
+        parsed = serve_osrs.parse_request(json.dumps(request), {"tiny": model})
+        (reply,) = serve_osrs.answer(model, [parsed], torch.Generator().manual_seed(1))
+        assert all(reply["action"][head] == 0 and reply["probs"][head][0] == 1 for head in empty)
+        assert np.isfinite(reply["logProb"])
+
+
 def test_each_head_is_sampled_or_not_as_asked(model, states):
     """One state, asked 3,000 times in one batch, odd heads deterministic."""
     odd = [head % 2 == 1 for head in range(NUM_HEADS)]
@@ -359,8 +372,6 @@ def bad_requests(states):
         ({**good, "actionMasks": [[True], *masks[1:]]}, "12 lists of the lengths"),
         ({**good, "actionMasks": {"attack": True}}, "12 lists of the lengths"),
         ({**good, "actionMasks": [*masks[:-1], [0.5] * 6]}, "true and false only"),
-        ({**good, "actionMasks": [*masks[:-1], [False] * 6]}, "allows nothing in the head 'prayer'"),
-        ({**good, "actionMasks": [[False] * size for size in HEAD_SIZES]}, "allows nothing in the head 'attack'"),
         ({**good, "deterministic": "yes"}, "deterministic should be"),
         ({**good, "deterministic": [True] * 11}, "deterministic should be"),
         ({**good, "returnProbs": 1}, "returnProbs should be"),
@@ -608,13 +619,26 @@ def test_evaluate_models_and_scripted_players(folder, tmp_path, capsys):
     for result in results:
         assert result["won"] + result["tied"] + result["lost"] == result["episodes"] == 100
         assert result["win_rate"] == (result["won"] + result["tied"] / 2) / 100
-        assert 0 <= result["low"] <= result["win_rate"] <= result["high"] <= 1
+        assert 0 <= result["low"] <= result["win_rate"] <= result["high"] + 1e-9 and result["high"] <= 1
         assert f"{result['win_rate']:.1%}" in table
     assert results[2]["win_rate"] > 0.9, "the scripted bot beats random play"
     # An independent Wilson interval: the rates at which the observed one is 1.96 standard errors away.
     rate = results[2]["win_rate"]
     for end in (results[2]["low"], results[2]["high"]):
         assert abs(rate - end) == pytest.approx(1.96 * np.sqrt(end * (1 - end) / 100), rel=1e-6)
+
+
+def test_evaluate_on_a_server_and_in_the_simulator(folder, tmp_path, capsys):
+    with Server(hp=20) as server:
+        words = [str(folder), "--against", "baseline", "nh", "--server", f"127.0.0.1:{server.port}", "--episodes", "5"]
+        results = evaluate.main([*words, "--json", str(tmp_path / "results.json")])
+        assert not server.players, "everybody is logged out"
+    where = [(result["opponent"], result["where"].split(":")[0], result["episodes"]) for result in results]
+    assert where == [("baseline", "127.0.0.1", 5), ("nh", "127.0.0.1", 5), ("nh", "simulator", 5)]
+    assert "where" in capsys.readouterr().out
+    for flags, message in ((["--server", "7070"], "should look like"), (["--against", "baseline"], "no model at baseline")):
+        with pytest.raises((BadInput, SystemExit), match=message):
+            evaluate.main([str(folder), *flags])
 
 
 def test_the_same_seed_plays_the_same_fights(folder, model):

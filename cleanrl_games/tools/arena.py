@@ -48,6 +48,7 @@ class Args(evaluate.Args):
 
     against: tyro.conf.Suppress[tuple[str, ...]] = ()
     json: tyro.conf.Suppress[str] = ""
+    server: tyro.conf.Suppress[str] = ""
     output: str = ""
     """the arena's folder; one that has results goes on; empty = runs/arena__{game}__{time}"""
     baselines: bool = True

@@ -45,6 +45,8 @@ class Args:
     """models take the likeliest action instead of sampling"""
     loadouts: tuple[str, ...] = ()
     """OSRS: loadouts to fight with; empty = what the judged model was trained with"""
+    server: str = ""
+    """OSRS: HOST:PORT of a simulation server to play on, beside the simulator; `baseline` is then its own bot"""
     battle_format: str = ""
     """VGC: the format to play, on its held-out teams; empty = what the judged model was trained on"""
     team_size: Count = 0
@@ -78,6 +80,8 @@ class Game:
 
 
 OSRS_FIGHTS_AT_ONCE = 4096  # some 12 kB each; more than this gain no speed
+OSRS_SERVER_FIGHTS = 8  # at once on a simulation server, which plays some hundred ticks a second in all
+OSRS_SERVERS_BOT = "baseline"
 
 
 def osrs_baselines():
@@ -103,6 +107,7 @@ class Watched:
 
     def __init__(self, player, progress):
         self.player, self.progress = player, progress
+        self.sees = getattr(player, "sees", False)
 
     def act(self, obs, masks, rows, actions):
         self.progress(len(obs) // 2 - len(rows))
@@ -127,6 +132,16 @@ def osrs_matches(player, opponent, episodes, args, save, progress):
         if isinstance(side, models.Model):
             return side.script.Player(side.agent, seed, args.deterministic)
         return Baseline(side, 2 * fights, seed)
+
+    if args.server:
+        from cleanrl_games.envs.osrs.match import play_on_server
+
+        at_once = min(OSRS_SERVER_FIGHTS, episodes)
+        seeds = [int(seed) for seed in np.random.SeedSequence(args.seed).generate_state(2)]
+        other = None if opponent == OSRS_SERVERS_BOT else seat(opponent, at_once, seeds[1])
+        limits = {"at_once": at_once, "max_ticks": settings.get("max_ticks", 1000)}
+        scores, _ = play_on_server(seat(player, at_once, seeds[0]), other, episodes, args.server, **limits, progress=progress)
+        return scores
 
     scores = []
     for done in range(0, episodes, OSRS_FIGHTS_AT_ONCE):
@@ -292,6 +307,8 @@ def load_player(word, game, trust_source):
 def find_players(args):
     """Words of the command line → (game, players, opponents), each a dict from a name for the table to a Model or baseline."""
     known = {name for game in GAMES.values() for name in game.baselines()}
+    if args.server:
+        known.add(OSRS_SERVERS_BOT)
     loaded, game = {}, args.game
     if game and game not in GAMES:
         raise models.ModelError(f"--game should be one of {', '.join(GAMES)}, found {game!r}.")
@@ -303,6 +320,12 @@ def find_players(args):
         what = f"There is no way yet to evaluate {game!r}" if game else "All players are scripted: say which game with --game"
         raise models.ModelError(f"{what}; there are: {', '.join(GAMES)}.")
     baselines = GAMES[game].baselines()
+    if args.server:
+        if game != "osrs":
+            raise models.ModelError(f"--server is for OSRS, these are players of {game}.")
+        if OSRS_SERVERS_BOT in args.players:
+            raise models.ModelError(f"{OSRS_SERVERS_BOT} is the server's own bot: it can only stand under --against.")
+        baselines = (*baselines, OSRS_SERVERS_BOT)
 
     def named(words):
         found = {}
@@ -318,7 +341,7 @@ def find_players(args):
                 raise models.ModelError(f"{word!r} is a scripted player of another game; {game} has: {', '.join(baselines)}.")
         return found
 
-    return game, named(args.players), named(args.against or baselines)
+    return game, named(args.players), named(args.against or (baselines if not args.server else (OSRS_SERVERS_BOT, "nh")))
 
 
 def save_path(save, player, opponent, several):
@@ -330,17 +353,21 @@ def save_path(save, player, opponent, several):
 
 def play_all(args, game, players, opponents, progress):
     """Every player against every opponent; yields a result after each pairing, ready for JSON."""
-    pairings = list(itertools.product(players.items(), opponents.items()))
-    for number, ((name, player), (other, opponent)) in enumerate(pairings):
-        save = save_path(args.save, name, other, len(pairings) > 1)
+    pairings = [(*pairing, args) for pairing in itertools.product(players.items(), opponents.items())]
+    if args.server:  # on the server, and the same in the simulator; the server's own bot lives there only
+        here = dataclasses.replace(args, server="")
+        both = [(side, other, where) for side, other, _ in pairings for where in (args, here)]
+        pairings = [pairing for pairing in both if pairing[2].server or pairing[1][0] != OSRS_SERVERS_BOT]
+    for number, ((name, player), (other, opponent), where) in enumerate(pairings):
+        save = save_path(where.save if not where.server else "", name, other, len(pairings) > 1)
         start, before = time.perf_counter(), number * args.episodes
         try:
-            scores = GAMES[game].matches(player, opponent, args.episodes, args, save, lambda done, before=before: progress(before + done))
+            scores = GAMES[game].matches(player, opponent, args.episodes, where, save, lambda done, before=before: progress(before + done))
         except (ValueError, OSError) as error:  # a loadout that is not there, a game that cannot be written
             raise models.ModelError(f"{name} against {other}: {error}") from None
         rate, low, high = wilson(float(scores.mean()), len(scores))
         yield {
-            "player": name, "opponent": other, "game": game, "episodes": len(scores), "seed": args.seed, "deterministic": args.deterministic,
+            "player": name, "opponent": other, "where": where.server or "simulator", "game": game, "episodes": len(scores), "seed": args.seed, "deterministic": args.deterministic,
             "win_rate": rate, "low": low, "high": high,
             "won": int((scores == 1).sum()), "tied": int((scores == 0.5).sum()), "lost": int((scores == 0).sum()),
             "seconds": round(time.perf_counter() - start, 2), "save": save,
@@ -351,14 +378,16 @@ def show(console, results, title):
     from rich.table import Table
 
     table = Table(title=title)
-    for column in ("player", "opponent"):
+    on_a_server = any(result["where"] != "simulator" for result in results)
+    for column in ("player", "opponent", *(["where"] if on_a_server else [])):
         table.add_column(column, overflow="fold")
     for column in ("win rate", "95 % interval", "won", "tied", "lost"):
         table.add_column(column, justify="right", no_wrap=True)
     for result in results:
         numbers = [f"{result[key]:,}" for key in ("won", "tied", "lost")]
         interval = f"{result['low']:.1%} – {result['high']:.1%}"
-        table.add_row(result["player"], result["opponent"], f"{result['win_rate']:.1%}", interval, *numbers)
+        names = [result["player"], result["opponent"], *([result["where"]] if on_a_server else [])]
+        table.add_row(*names, f"{result['win_rate']:.1%}", interval, *numbers)
     console.print(table)
 
 
@@ -369,6 +398,13 @@ def check(args):
     for flag, path in (("--json", args.json), ("--save", args.save)):
         if path and not Path(path).absolute().parent.is_dir():
             raise models.ModelError(f"{flag} {path}: there is no folder {Path(path).absolute().parent} to write to.")
+    if args.server:
+        from cleanrl_games.envs.osrs.remote import parse_address
+
+        try:
+            parse_address(args.server)
+        except ValueError as error:
+            raise models.ModelError(f"--server: {error}") from None
     if args.save and Path(args.save).suffix not in watch_pages.SUFFIXES:
         raise models.ModelError(f"--save should name a .html or .gif file, found {args.save}.")
 
@@ -385,14 +421,17 @@ def main(argv=None):
         check(args)
         torch.set_num_threads(args.threads)
         game, players, opponents = find_players(args)
-        total = len(players) * len(opponents) * args.episodes
+        pairings = len(players) * len(opponents)
+        if args.server:  # each also in the simulator
+            pairings += len(players) * sum(name != OSRS_SERVERS_BOT for name in opponents)
+        total = pairings * args.episodes
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
             task = bar.add_task("games", total=total)
             for result in play_all(args, game, players, opponents, lambda done: bar.update(task, completed=done)):
                 results.append(result)
                 if bar.disable:  # no terminal: a line per pairing says that it is alive
-                    print(f"{len(results)} of {len(players) * len(opponents)} pairings done", file=sys.stderr, flush=True)
+                    print(f"{len(results)} of {pairings} pairings done", file=sys.stderr, flush=True)
     except KeyboardInterrupt:
         stopped = True
     show(console, results, f"{game}, {args.episodes:,} games each, seed {args.seed}{', deterministic' if args.deterministic else ''}")

@@ -27,8 +27,10 @@ def play_fights(player, opponent, num_fights, seed=1, video="", scenes=None, **e
     scores, lengths = np.full(num_fights, 0.5), np.zeros(num_fights, np.int64)
     while going_on.any():
         fights = np.flatnonzero(going_on)
-        player.act(obs, masks, 2 * fights + side[fights], actions)
-        opponent.act(obs, masks, 2 * fights + 1 - side[fights], actions)
+        seats = [(player, 2 * fights + side[fights]), (opponent, 2 * fights + 1 - side[fights])]
+        # A scripted player that sees its target's actions is asked last.
+        for seat, rows in sorted(seats, key=lambda seat: getattr(seat[0], "sees", False)):
+            seat.act(obs, masks, rows, actions)
         _, _, _, terminated, truncated, info = env.step(actions.reshape(num_fights, 2, NUM_HEADS))
         if recorder and going_on[0]:
             recorder.frame()
@@ -42,3 +44,41 @@ def play_fights(player, opponent, num_fights, seed=1, video="", scenes=None, **e
     if recorder:
         recorder.save(video)
     return scores, lengths
+
+
+def play_on_server(player, opponent, num_fights, address, at_once=8, max_ticks=1000, progress=lambda done: None):
+    """The same on a simulation server, in turns → (scores, lengths). `opponent` None: the server's own bot, against which
+    `player` is always fighter 0.
+
+    Each place plays its share of the fights to the end, so that short fights are not counted more often than long ones. A
+    fight whose connection was lost is played again.
+    """
+    from .remote import BASELINE, RemoteNHVecEnv, parse_address  # asyncio is only needed here
+
+    host, port = parse_address(address)
+    places = min(at_once, num_fights)
+    target = BASELINE if opponent is None else "peer"
+    with RemoteNHVecEnv(places, host, port, target=target, max_ticks=max_ticks) as env:
+        obs, masks = env.obs.reshape(-1, NUM_OBS), env.masks.reshape(-1, NUM_LOGITS)
+        actions = np.zeros((2 * places, NUM_HEADS), np.int64)
+        left = np.full(places, num_fights // places) + (np.arange(places) < num_fights % places)
+        side = np.zeros(places, np.int64) if opponent is None else np.arange(places) % 2
+        scores, lengths = [], []
+        while left.any():
+            fights = np.arange(places)
+            seats = [(player, 2 * fights + side), (opponent, 2 * fights + 1 - side)]
+            for seat, rows in sorted(seats, key=lambda seat: getattr(seat[0], "sees", False)):
+                rows = rows[~env.waiting.reshape(-1)[rows]]
+                if seat is not None and len(rows):
+                    seat.act(obs, masks, rows, actions)
+            _, _, _, terminated, truncated, info = env.step(actions.reshape(places, 2, NUM_HEADS))
+            for place in np.flatnonzero(terminated | truncated):
+                lost = truncated[place] and info["length"][place] < max_ticks
+                if left[place] and not lost:
+                    result = info["result"][place]
+                    decided = terminated[place] and result < 3
+                    scores.append(float(result - 1 == side[place]) if decided else 0.5)
+                    lengths.append(int(info["length"][place]))
+                    left[place] -= 1
+                    progress(len(scores))
+        return np.array(scores), np.array(lengths)
