@@ -105,47 +105,6 @@ class Broadcast:
         return self
 
 
-class Board:
-    """What a learner tells its actors: weights by version, frozen policies, numbers. In shared memory.
-
-    numbers: the version, then what the script puts there. league: a column for each frozen policy, its serial number first (0 = none),
-    with the same place in `snapshots`; places beyond those are for players without weights."""
-
-    def __init__(self, args, num_parameters, numbers, rows, extra_places=0):
-        self.weights = share(torch.zeros(num_parameters), args.sharing)
-        self.snapshots = share(torch.zeros(args.league_size, num_parameters), args.sharing)
-        self.numbers = share(torch.zeros(numbers, dtype=torch.float64), args.sharing)
-        self.league = share(torch.zeros(rows, args.league_size + extra_places, dtype=torch.float64), args.sharing)
-        self.lock = multiprocessing.get_context("spawn").Lock()
-
-    version = property(lambda self: int(self.numbers[0]))
-
-    def tensors(self):
-        return {"weights": self.weights, "snapshots": self.snapshots, "numbers": self.numbers, "league": self.league}
-
-    @classmethod
-    def from_tensors(cls, tensors):
-        self = cls.__new__(cls)
-        vars(self).update(tensors, lock=contextlib.nullcontext())
-        return self
-
-    def keep(self, flat, members):
-        """Keeps the weights of one who joins these members → its place"""
-        place = min(set(range(len(self.snapshots))) - {member["row"] for member in members})
-        with self.lock:
-            self.snapshots[place] = flat
-        return place
-
-    def publish(self, agent, numbers, columns):
-        """Hands weights, numbers and {place: its column} to the actors, all of one version."""
-        with self.lock:
-            self.weights.copy_(to_flat(agent))
-            self.numbers.copy_(torch.as_tensor(numbers))
-            self.league.zero_()
-            for place, column in columns.items():
-                self.league[:, place] = torch.tensor(column, dtype=torch.float64)
-
-
 def load_members(members, agent, broadcast, wanted, in_use):
     """Frozen policies by id: those that are wanted are copied when first needed, those that nobody needs any more are dropped.
 
@@ -155,14 +114,6 @@ def load_members(members, agent, broadcast, wanted, in_use):
     for policy_id in set(wanted) - set(members):
         members[policy_id] = copy_with_weights(agent, broadcast.member_weights[ids.index(policy_id)])
     return {policy_id: policy for policy_id, policy in members.items() if policy_id in {*wanted, *in_use}}
-
-
-def invite(actor, board, guests, in_use):
-    """Gives an actor the policies of these serial numbers, copied when first needed, and takes those that are not in use any more."""
-    serials = board.league[0].tolist()
-    for serial in set(guests) - set(actor.members):
-        actor.members[serial] = copy_with_weights(actor.agent, board.snapshots[serials.index(serial)])
-    actor.members = {serial: policy for serial, policy in actor.members.items() if serial in {*guests, *in_use}}
 
 
 def actor_state(actor, arrays):
