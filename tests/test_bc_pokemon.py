@@ -569,7 +569,7 @@ def test_ctrl_c_ends_the_last_evaluation(tmp_path):
             break
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=120)
-    assert process.returncode == 0 and "Checkpoint and model are in" in output
+    assert process.returncode == 0 and "The checkpoint is in" in output
     assert metrics_of(tmp_path / "run")[-1]["eval/sampled_success_n"] >= 2, "what has been played counts"
 
 

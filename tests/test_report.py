@@ -256,6 +256,8 @@ def test_all_without_some_modes(monkeypatch):
 
 def test_every_learning_run_can_be_shortened():
     for game, entry in benchmark.entries_of(()):
+        if entry.get("tool", "").endswith("league.py"):  # it draws what the entry before it has left
+            continue
         assert benchmark.shorten(entry["flags"], 0.1) != entry["flags"], f"{game}/{entry['name']} has no budget in its flags"
 
 
