@@ -218,7 +218,7 @@ def start(*words, **settings):
 
 def test_a_real_arena_of_scripted_players_in_processes(tmp_path):
     """Two processes and two games apart: the second time from the results in the folder, whose pictures it makes anew."""
-    words = ("nh", "random", "--game", "osrs", "--episodes", "200", "--anchor", "nh", "--output", tmp_path / "arena")
+    words = ("nh", "random", "--no-baselines", "--game", "osrs", "--episodes", "200", "--anchor", "nh", "--output", tmp_path / "arena")
     done = start(*words, stdout=subprocess.PIPE)
     out, err = done.communicate(timeout=300)
     assert done.returncode == 0, err
@@ -241,7 +241,7 @@ def test_a_real_arena_of_scripted_players_in_processes(tmp_path):
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_no_process_is_left(tmp_path, how):
     """A pairing far too long to finish: Ctrl-C ends the arena and the processes that play for it; so does the arena's death."""
-    words = ("nh", "random", "--game", "osrs", "--episodes", 10**7, "--output", tmp_path, "--jobs", "1")
+    words = ("nh", "random", "--no-baselines", "--game", "osrs", "--episodes", 10**7, "--output", tmp_path, "--jobs", "1")
     process = start(*words, stdout=subprocess.DEVNULL, start_new_session=True)
     children, deadline = [], time.time() + 120
     try:

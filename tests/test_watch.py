@@ -462,9 +462,8 @@ def test_evaluate_and_arena_save_the_games_they_play(runs, game, tmp_path, monke
     data = json.loads(re.search(r'id="game">(.*?)</script>', (tmp_path / "game.html").read_text(), re.S)[1])
     assert data["info"]["names"] == [game, baseline] and len(data["frames"]) > 5 and "over" in data["frames"][-1]
     if game == "osrs":
-        arena.main(
-            [str(runs / game), "--episodes", "2", "--jobs", "0", "--output", str(tmp_path / "arena"), "--save", str(tmp_path / "all.html")]
-        )
+        words = [str(runs / game), "random", "nh", "--no-baselines", "--episodes", "2", "--jobs", "0"]
+        arena.main([*words, "--output", str(tmp_path / "arena"), "--save", str(tmp_path / "all.html")])
         assert sorted(path.name for path in tmp_path.glob("all_*.html")) == [
             "all_osrs_vs_nh.html", "all_osrs_vs_random.html", "all_random_vs_nh.html",
         ]  # fmt: skip
