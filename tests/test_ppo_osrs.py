@@ -456,8 +456,14 @@ def test_a_killed_actor_is_replaced_and_the_third_within_a_minute_ends_the_run(t
     folder = tmp_path / "run"
     process = start(folder, "--num-workers", 2, "--sharing", "file_system")
 
+    def is_actor(child):
+        try:
+            return "spawn_main" in " ".join(child.cmdline())
+        except psutil.NoSuchProcess:  # killed, and not waited for yet
+            return False
+
     def workers():
-        return [child for child in children_of(process) if "spawn_main" in " ".join(child.cmdline())]
+        return [child for child in children_of(process) if is_actor(child)]
 
     wait_for(lambda: updates_in(folder) >= 2)
     assert len(workers()) == 2
