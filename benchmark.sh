@@ -3,7 +3,7 @@
 # benchmark.sh speed [game]     ratios against the alternative in the same run; the last line is one JSON object
 # benchmark.sh learn [game]     fixed seeds and budgets against committed expected ranges; also learn game/entry
 # benchmark.sh all              these three and the slow tests; says how long it may take
-# … --minutes N                 learn, all: shortens the learning runs to fit; what they reach is then shown, not judged
+# … --minutes N                 learn, all: shortens the learning runs to fit; their results are then shown, not judged
 # … --skip proof                all: without the slow tests; also smoke, speed
 # benchmark.sh mutants          puts small faults into a copy of the code, one at a time: do the tests notice?
 # benchmark.sh --compare A B    two folders of runs/benchmark side by side

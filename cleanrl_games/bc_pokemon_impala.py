@@ -54,12 +54,13 @@ from cleanrl_games.runtime.stopping import check_finite, stop_on_signals
 SIZE, NUM_ACTIONS = 84, len(ACTIONS)
 QUEST_DATA = "expert_data/pokemon_quest"
 
-# Named sets of values; a flag or a config file overrides them. `plan`, the default, trains at once on the episodes that come along;
-# the others first have the scripted expert play, and are what the learning benchmark compares in the same time.
-# Small batches: what bounds a CPU is samples, and 9,000 updates of 32 teach more than 4,500 of 64. bf16 trains 1.7 times as many
-# in a second of a processor that has AVX512-BF16; on an older one --amp off is faster.
+# Named sets of values; a flag or a config file overrides them. `plan`, the default, trains at once on the episodes that
+# come along; the others first have the scripted expert play, and are what the learning benchmark compares in the same
+# time. Small batches: what bounds a CPU is samples, and 9,000 updates of 32 teach more than 4,500 of 64. bf16 trains
+# 1.7 times as many in a second of a processor that has AVX512-BF16; on an older one --amp off is faster.
 COLLECT = {
-    "expert_episodes": 160, "batch_size": 32, "learning_rate": 5e-4, "learning_rate_final": 2e-5, "total_training_steps": 1_000_000,
+    "expert_episodes": 160, "batch_size": 32, "learning_rate": 5e-4, "learning_rate_final": 2e-5,
+    "total_training_steps": 1_000_000,
     "prioritized": True, "eval_frequency": 4000, "eval_episodes": 16, "amp": "bf16",
 }  # fmt: skip
 # With a student at the buttons fewer episodes of the expert are needed to begin with, and it takes over early.
@@ -133,7 +134,8 @@ class Args:
     validation_fraction: Fraction = 0.05
     """share of the episodes that only measure"""
     expert: str = "scripted"
-    """whom actors ask: scripted, a model (a run's folder or model.zip), module:callable (observation, info → action), milestones:module"""
+    """whom actors ask: scripted, a model (a run's folder or model.zip), module:callable (observation, info → action),
+    milestones:module"""
     expert_timeout: Positive = 60.0
     """seconds that callable experts have for an answer, all emulators together"""
     expert_episodes: Count = 0
@@ -161,7 +163,8 @@ class Args:
 
     # --- algorithm
     algo: Literal["bc", "dqn_bc"] = "bc"
-    """bc = cross-entropy on the expert's actions; dqn_bc = double DQN on what was played + demo_loss on the expert's actions"""
+    """bc = cross-entropy on the expert's actions; dqn_bc = double DQN on what was played + demo_loss on the expert's
+    actions"""
     total_training_steps: Size = 20_000
     """updates to train for"""
     max_minutes: NonNegative = 0.0
@@ -189,7 +192,8 @@ class Args:
     demo_weight: NonNegative = 1.0
     """dqn_bc: weight of demo_loss"""
     distill: bool = False
-    """dqn_bc: demo_loss is also weighed by 1 - (milestones of the student / of the expert), as of the last evaluation"""
+    """dqn_bc: demo_loss is also weighed by 1 - (milestones of the student / of the expert), as of the last
+    evaluation"""
     margin: NonNegative = 0.8
     """dqn_bc: by how much the expert's action should be better than any other"""
     q_temperature: Positive = 0.1
@@ -232,7 +236,8 @@ class ResidualBlock(nn.Module):
 
 class Agent(nn.Module):
     """IMPALA's deep network (Espeholt et al. 2018): three stages of convolution, pooling and two residual blocks.
-    Its ten outputs are logits of a policy (bc) or Q-values (dqn_bc). With `recurrent` a GRU reads so many pictures one after another."""
+    Its ten outputs are logits of a policy (bc) or Q-values (dqn_bc). With `recurrent` a GRU reads so many pictures one
+    after another."""
 
     def __init__(self, frame_stack, hidden_dim, recurrent=0, channels=(16, 32, 32)):
         super().__init__()
@@ -270,7 +275,8 @@ class Agent(nn.Module):
 
 
 class Memory:
-    """What a policy remembers of the episode it plays: the last pictures, and with a GRU the features of those before."""
+    """What a policy remembers of the episode it plays: the last pictures, and with a GRU the features of those
+    before."""
 
     def __init__(self, agent):
         self.frames = collections.deque(maxlen=agent.frame_stack)
@@ -283,7 +289,8 @@ class Memory:
 
 @torch.no_grad()
 def choose_actions(agent, memories, temperature=1.0, generator=None, deterministic=False):
-    """One action for each memory → (actions, outputs (B, 10)). The GRU reads the same window of pictures as it is trained on."""
+    """One action for each memory → (actions, outputs (B, 10)). The GRU reads the same window of pictures as it is
+    trained on."""
     features = agent.encode(torch.from_numpy(np.stack([np.stack(memory.frames) for memory in memories])))
     for memory, feature in zip(memories, features):
         memory.features.append(feature)
@@ -308,7 +315,8 @@ def make_agent(settings):
 
 
 def td_targets(rewards, terminated, next_q, next_q_target, gamma):
-    """Double DQN: the network chooses, its older copy judges. Only a real end is worth nothing more; all (B,), next_q* (B, 10)."""
+    """Double DQN: the network chooses, its older copy judges. Only a real end is worth nothing more; all (B,), next_q*
+    (B, 10)."""
     best = next_q.argmax(-1, keepdim=True)
     return rewards + gamma * ~terminated * next_q_target.gather(-1, best).squeeze(-1)
 
@@ -320,13 +328,14 @@ def margin_loss(q, labels, margin):
 
 
 def mixing(how, beta, round_number, agreement):
-    """The share of steps in which the expert presses the buttons. rounds: beta^n (Ross et al. 2011). agreement: the less, the more
-    often the student would have done the same in the round before (0 before there is one)."""
+    """The share of steps in which the expert presses the buttons. rounds: beta^n (Ross et al. 2011). agreement: the
+    less, the more often the student would have done the same in the round before (0 before there is one)."""
     return beta**round_number if how == "rounds" else beta * (1.0 - agreement)
 
 
 def distill_coefficient(student, expert):
-    """1 while the student reaches nothing, 0 when it reaches what the expert does (Agarwal et al. 2022, with milestones as returns)"""
+    """1 while the student reaches nothing, 0 when it reaches what the expert does (Agarwal et al. 2022, with milestones
+    as returns)"""
     return min(max(1.0 - student / expert, 0.0), 1.0) if expert else 1.0
 
 
@@ -335,9 +344,14 @@ def anneal(start, final, share):
 
 
 class Priorities:
-    """Proportional prioritised replay (Schaul et al. 2016). One cumulative sum per batch: a fraction of a percent of an update."""
+    """Proportional prioritised replay (Schaul et al. 2016). One cumulative sum per batch: a fraction of a percent of an
+    update."""
 
-    ALPHA, BETA, LEAST = 0.6, 0.4, 0.05  # LEAST: what is known by heart comes up at least a sixth as often as what is all wrong
+    ALPHA, BETA, LEAST = (
+        0.6,
+        0.4,
+        0.05,
+    )  # LEAST: what is known by heart comes up at least a sixth as often as what is all wrong
 
     def __init__(self):
         self.values = np.zeros(0)
@@ -365,19 +379,28 @@ class Priorities:
 # -------------------------------------------------------------------------------------------------------------- storage
 
 FIELDS = {"actions": np.int64, "executed_actions": np.int64, "rewards": np.float32, "terminated": bool}
-PLACES = {"frame": np.int64, "first_frame": np.int64, "episode": np.int64, "segment": np.int64, "has_next": bool, "validation": bool}
+PLACES = {
+    "frame": np.int64,
+    "first_frame": np.int64,
+    "episode": np.int64,
+    "segment": np.int64,
+    "has_next": bool,
+    "validation": bool,
+}
 
 
 class Demonstrations:
     """All transitions, by index: numbers in memory, pictures in memory-mapped files. The next picture is at index + 1.
 
-    `columns` {name: (N,)}: the fields of a step; `frame`, the index of its picture; `first_frame` of its episode; `segment`, the number of
-    the file that an actor wrote (-1: from the folder of episodes); `has_next`, whether there is a picture after it; `validation`."""
+    `columns` {name: (N,)}: the fields of a step; `frame`, the index of its picture; `first_frame` of its episode;
+    `segment`, the number of the file that an actor wrote (-1: from the folder of episodes); `has_next`, whether there
+    is a picture after it; `validation`."""
 
     def __init__(self, args, is_quest=True):
         self.args, self.is_quest, self.frames, self.episodes = args, is_quest, Frames(SIZE), 0
         self.columns = {name: np.zeros(0, kind) for name, kind in {**FIELDS, **PLACES}.items()}
-        self.segments = []  # {"name", "number", "first_episode", "first_frame", "bytes"} of what actors played, oldest first
+        # {"name", "number", "first_episode", "first_frame", "bytes"} of what actors played, oldest first
+        self.segments = []
 
     def __len__(self):
         return len(self.columns["actions"])
@@ -408,7 +431,8 @@ class Demonstrations:
             first += episode.num_frames
 
     def add_segment(self, path, first_episode=None):
-        """What an actor has written: path.bin (frames) and path.npz (numbers). first_episode: as it was when it was first added."""
+        """What an actor has written: path.bin (frames) and path.npz (numbers). first_episode: as it was when it was
+        first added."""
         with np.load(f"{path}.npz", allow_pickle=False) as file:
             numbers = dict(file)
         if first_episode is not None:
@@ -416,7 +440,13 @@ class Demonstrations:
         start = self.frames.add(f"{path}.bin", int(numbers["lengths"].sum() + len(numbers["lengths"])))
         number = self.segments[-1]["number"] + 1 if self.segments else 0
         size = os.path.getsize(f"{path}.bin")
-        entry = {"name": Path(path).name, "number": number, "first_episode": self.episodes, "first_frame": start, "bytes": size}
+        entry = {
+            "name": Path(path).name,
+            "number": number,
+            "first_episode": self.episodes,
+            "first_frame": start,
+            "bytes": size,
+        }
         self.segments.append(entry)
         step = 0
         for length, world in zip(numbers["lengths"], numbers["worlds"]):
@@ -426,7 +456,8 @@ class Demonstrations:
         return int(numbers["lengths"].sum())
 
     def drop_oldest(self, folder, most_bytes):
-        """Deletes the oldest files of actors until the rest is small enough → which transitions stay (N,) bool, None if all do"""
+        """Deletes the oldest files of actors until the rest is small enough → which transitions stay (N,) bool, None if
+        all do"""
         total, dropped = sum(entry["bytes"] for entry in self.segments), []
         while most_bytes and total > most_bytes and len(self.segments) > 1:
             entry = self.segments.pop(0)
@@ -442,13 +473,14 @@ class Demonstrations:
         return kept
 
     def observations(self, indices, ahead=0):
-        """→ (B, frame_stack, 84, 84, 3) uint8; at an episode's start its first picture stands in for the ones before it"""
+        """→ (B, frame_stack, 84, 84, 3) uint8; at an episode's start its first picture stands in for the ones before
+        it"""
         frames = self.columns["frame"][indices][:, None] + ahead - np.arange(self.args.frame_stack)[::-1]
         return torch.from_numpy(self.frames[np.maximum(frames, self.columns["first_frame"][indices][:, None])])
 
     def windows(self, indices):
-        """The steps of their episode up to each of these, oldest first, for a GRU → (indices (B, T), real (B, T)). Short ones are filled
-        up behind their end, where a GRU has passed all that counts."""
+        """The steps of their episode up to each of these, oldest first, for a GRU → (indices (B, T), real (B, T)).
+        Short ones are filled up behind their end, where a GRU has passed all that counts."""
         since_start = self.columns["frame"][indices] - self.columns["first_frame"][indices]
         first = indices - np.minimum(since_start, self.args.recurrent - 1)
         steps = first[:, None] + np.arange(self.args.recurrent)
@@ -507,7 +539,9 @@ def parse_timing(text):
         return text or None
     held, slash, released = text.partition("/")
     if not (slash and held.isdigit() and released.isdigit() and int(held) and int(released)):
-        raise BadInput(f"--timing should be one of {', '.join(TIMINGS)}, or frames held/released like 10/8, found {text!r}.")
+        raise BadInput(
+            f"--timing should be one of {', '.join(TIMINGS)}, or frames held/released like 10/8, found {text!r}."
+        )
     return int(held), int(released)
 
 
@@ -535,7 +569,13 @@ class ModelExpert:
         self.take(agent, Path(path).name, temperature, deterministic, seed)
 
     def take(self, agent, name, temperature, deterministic, seed):
-        self.agent, self.name, self.temperature, self.deterministic, self.cost = agent, name, temperature, deterministic, {}
+        self.agent, self.name, self.temperature, self.deterministic, self.cost = (
+            agent,
+            name,
+            temperature,
+            deterministic,
+            {},
+        )
         self.generator, self.memory = torch.Generator().manual_seed(seed), Memory(agent)
 
     def reset(self):
@@ -572,8 +612,8 @@ class Game:
 
 
 class Actor:
-    """Plays jobs: one episode from each of a list of starts, on several emulators at once. Knows nothing of processes: the same
-    class runs inline. Nothing is kept from job to job, so a job's seed says all about it."""
+    """Plays jobs: one episode from each of a list of starts, on several emulators at once. Knows nothing of processes:
+    the same class runs inline. Nothing is kept from job to job, so a job's seed says all about it."""
 
     NOISE_LENGTH = 4.0  # random actions in a row, on average: single ones hardly leave the path
 
@@ -584,7 +624,8 @@ class Actor:
         self.experts = [make_expert(args) for _ in self.envs]
 
     def begin(self, seat, job, number):
-        """The number-th episode of the job; its noise has dice of its own, so that it does not matter which emulator plays it."""
+        """The number-th episode of the job; its noise has dice of its own, so that it does not matter which emulator
+        plays it."""
         noise = Noise(job.noise, self.NOISE_LENGTH, np.random.default_rng([*job.seed, number]))
         return Game(self.envs[seat], self.experts[seat], number, job.starts[number], noise, self.agent)
 
@@ -613,7 +654,9 @@ class Actor:
             if job.beta < 1:
                 clock = time.perf_counter()
                 memories = [game.memory for game in games]
-                actions, outputs = choose_actions(self.agent, memories, self.temperature, generator, job.kind == "argmax")
+                actions, outputs = choose_actions(
+                    self.agent, memories, self.temperature, generator, job.kind == "argmax"
+                )
                 inference_time += time.perf_counter() - clock
                 value += float(outputs.max(-1).values.sum())
                 entropy += float(torch.distributions.Categorical(logits=outputs / self.temperature).entropy().sum())
@@ -631,7 +674,9 @@ class Actor:
                 executed = label if asks and rng.random() < job.beta else action
                 executed = game.noise.disturb(executed)
                 game.observation, reward, terminated, truncated, game.info = game.env.step(executed)
-                game.rows.append({"actions": label, "executed_actions": executed, "rewards": reward, "terminated": terminated})
+                game.rows.append(
+                    {"actions": label, "executed_actions": executed, "rewards": reward, "terminated": terminated}
+                )
                 steps += 1
                 if terminated or truncated:
                     self.finish(game, job)
@@ -687,7 +732,9 @@ class Actor:
             columns = {name: np.array([row[name] for row in rows], kind) for name, kind in FIELDS.items()}
             worlds = [game.start if game.env.reader.game == "quest" else -1 for game in played]
             with open(temporary, "wb") as file:
-                np.savez(file, lengths=np.array([len(game.rows) for game in played]), worlds=np.array(worlds), **columns)
+                np.savez(
+                    file, lengths=np.array([len(game.rows) for game in played]), worlds=np.array(worlds), **columns
+                )
 
         write_atomically(f"{path}.bin", write_frames)
         write_atomically(f"{path}.npz", write_numbers)
@@ -698,8 +745,9 @@ class Actor:
 #    learner ── Job ──► actor process: Actor.play(job)
 #            ◄── Result ──
 #
-# Frames cross by file, everything else is small. Each actor has a pipe of its own: one that is killed cannot leave a lock behind that
-# others wait for. An emulator is foreign machine code that can take its process with it: that costs a job, not the run.
+# Frames cross by file, everything else is small. Each actor has a pipe of its own: one that is killed cannot leave a
+# lock behind that others wait for. An emulator is foreign machine code that can take its process with it: that costs a
+# job, not the run.
 
 
 class ActorProcesses:
@@ -743,9 +791,14 @@ class ActorProcesses:
         error = error or f"pid {process.pid}, exit code {process.exitcode}"
         last_line = error.strip().splitlines()[-1]
         self.deaths.append(time.monotonic())
-        print(f"Actor process {index} died ({error if self.args.debug else last_line}): a new one takes its place.", flush=True)
+        print(
+            f"Actor process {index} died ({error if self.args.debug else last_line}): a new one takes its place.",
+            flush=True,
+        )
         if len(self.deaths) >= 3 and self.deaths[-1] - self.deaths[-3] < 60.0:
-            raise RunFailed(f"Three actor processes died within a minute, the last one of: {last_line}. --debug shows more.")
+            raise RunFailed(
+                f"Three actor processes died within a minute, the last one of: {last_line}. --debug shows more."
+            )
         self.pipes[index].close()
         self.start(index)
 
@@ -794,7 +847,8 @@ def actor_main(make_player, args, index, pipe):
 
 
 class InlineActor:
-    """The same without processes: a job is done when it is submitted. For a debugger, and for runs that repeat to the bit."""
+    """The same without processes: a job is done when it is submitted. For a debugger, and for runs that repeat to the
+    bit."""
 
     def __init__(self, make_player, args):
         self.count, self.player, self.ended, self.pending = 1, make_player(args, 0), [], 0
@@ -816,7 +870,8 @@ class InlineActor:
 
 @dataclasses.dataclass
 class Loss:
-    """What an update is about: the scalar that is made smaller, its parts for the log, errors (B,) that steer what is drawn next"""
+    """What an update is about: the scalar that is made smaller, its parts for the log, errors (B,) that steer what is
+    drawn next"""
 
     total: torch.Tensor
     parts: dict
@@ -825,7 +880,8 @@ class Loss:
 
 
 def draw(args, data, priorities, rng):
-    """→ indices of the batch, and its importance weights (None where all count alike). Validation episodes are never drawn."""
+    """→ indices of the batch, and its importance weights (None where all count alike). Validation episodes are never
+    drawn."""
     count = max(args.batch_size // (args.recurrent or 1), 1)  # a window of a GRU is as much work as its pictures
     if args.prioritized:
         return priorities.sample(rng, count, ~data.columns["validation"])
@@ -834,8 +890,8 @@ def draw(args, data, priorities, rng):
 
 
 def bc_loss(outputs, labels):
-    """Cross-entropy on the expert's actions. No weights make up for how often a state is drawn: its label is the same every time, so
-    nothing is biased."""
+    """Cross-entropy on the expert's actions. No weights make up for how often a state is drawn: its label is the same
+    every time, so nothing is biased."""
     loss = F.cross_entropy(outputs, labels)
     errors = 1 - outputs.softmax(-1).gather(-1, labels[:, None]).squeeze(-1)
     accuracy = (outputs.argmax(-1) == labels).float().mean()
@@ -845,7 +901,8 @@ def bc_loss(outputs, labels):
 def dqn_loss(args, q, targets, known, played, labels, importance, distill):
     """Huber loss of Q(played) to its targets, plus the demonstration loss on the expert's actions.
 
-    known (B,): whether there is a target; a recording that was cut off without its last picture has nothing to bootstrap from."""
+    known (B,): whether there is a target; a recording that was cut off without its last picture has nothing to
+    bootstrap from."""
     q_played = q.gather(-1, played[:, None]).squeeze(-1)
     errors = (q_played - targets) * known
     td_loss = (importance * F.smooth_l1_loss(errors, torch.zeros_like(errors), reduction="none")).mean()
@@ -855,7 +912,13 @@ def dqn_loss(args, q, targets, known, played, labels, importance, distill):
         demo = F.cross_entropy(q / args.q_temperature, labels, reduction="none")
     demo_loss = (importance * demo).mean()
     loss = td_loss + distill * args.demo_weight * demo_loss
-    parts = {"td_loss": td_loss, "demo_loss": demo_loss, "q_values": q_played.mean(), "q_values_std": q_played.std(), "q_max": q.max()}
+    parts = {
+        "td_loss": td_loss,
+        "demo_loss": demo_loss,
+        "q_values": q_played.mean(),
+        "q_values_std": q_played.std(),
+        "q_max": q.max(),
+    }
     accuracy = (q.argmax(-1) == labels).float().mean()
     return Loss(total=loss, parts=parts, errors=errors, accuracy=accuracy)
 
@@ -914,7 +977,8 @@ def gradient_step(agent, optimizer, scaler, loss, max_grad_norm):
 
 
 def move_target(args, agent, target, update):
-    """The target network becomes the network every target_network_frequency updates, and stays where it is in between."""
+    """The target network becomes the network every target_network_frequency updates, and stays where it is in
+    between."""
     if args.algo == "dqn_bc" and update % args.target_network_frequency == 0:
         target.load_state_dict(agent.state_dict())
 
@@ -928,7 +992,9 @@ def validate(args, agent, data, rng, device, count=256):
     indices = validation[rng.integers(len(validation), size=max(count // (args.recurrent or 1), 1))]
     if args.recurrent:
         steps, real = data.windows(indices)
-        outputs = read_windows(args, data, steps, agent, device, contextlib.nullcontext)[np.arange(len(steps)), real.sum(-1) - 1]
+        outputs = read_windows(args, data, steps, agent, device, contextlib.nullcontext)[
+            np.arange(len(steps)), real.sum(-1) - 1
+        ]
     else:
         outputs = agent(data.observations(indices).to(device))
     outputs = outputs / (args.q_temperature if args.algo == "dqn_bc" else 1.0)
@@ -939,12 +1005,12 @@ def validate(args, agent, data, rng, device, count=256):
     }
 
 
-# ----------------------------------------------------------------------------------------------- evaluation, checkpoints
+# ---------------------------------------------------------------------------------------------- evaluation, checkpoints
 
 
 def summarise(kind, episodes, expert_milestones=None):
-    """Played episodes of one kind of evaluation → metrics: success with its 95 % interval (Wilson), milestones one by one, return, length.
-    From several start states: the same for each of them."""
+    """Played episodes of one kind of evaluation → metrics: success with its 95 % interval (Wilson), milestones one by
+    one, return, length. From several start states: the same for each of them."""
     counts = np.array([sum(episode.milestones.values()) for episode in episodes], float)
     rate, low, high = wilson(float(np.mean([episode.success for episode in episodes])), len(episodes))
     metrics = {
@@ -964,7 +1030,9 @@ def summarise(kind, episodes, expert_milestones=None):
     for start in sorted({episode.start for episode in episodes if isinstance(episode.start, str) and episode.start}):
         gained = [sum(episode.milestones.values()) - episode.at_start for episode in episodes if episode.start == start]
         metrics[f"splits/{kind}_{start}_milestones"] = float(np.mean(gained))
-        metrics[f"splits/{kind}_{start}_next"] = float(np.mean(np.array(gained) >= 1))  # how often the split's own milestone was reached
+        metrics[f"splits/{kind}_{start}_next"] = float(
+            np.mean(np.array(gained) >= 1)
+        )  # how often the split's own milestone was reached
     return metrics
 
 
@@ -986,7 +1054,9 @@ def load_data(args):
         return [], Frames(SIZE)
     folder = Path(args.expert_data_dir)
     try:
-        episodes = load_episodes(folder if folder.exists() else Path(__file__).parents[1] / folder, args.skip_bad_episodes)
+        episodes = load_episodes(
+            folder if folder.exists() else Path(__file__).parents[1] / folder, args.skip_bad_episodes
+        )
         with progress_bar(sum(episode.num_frames for episode in episodes), "resizing") as bar:
             return open_undamaged(episodes, SIZE, progress=bar, skip_bad=args.skip_bad_episodes)
     except EpisodeError as error:
@@ -1012,7 +1082,8 @@ def differences(env, episodes):
         "compass": (meta.get("compass", env.compass), env.compass),
     }
     return [
-        f"The episodes were recorded with the {name} {there or 'none'}, this run plays with {here or 'none'}: what is learnt may not fit."
+        f"The episodes were recorded with the {name} {there or 'none'}, this run plays with {here or 'none'}: what is "
+        f"learnt may not fit."
         for name, (there, here) in pairs.items()
         if there != here
     ]
@@ -1030,12 +1101,16 @@ def check(args):
     if not args.expert_data_dir and not args.expert_episodes and not args.dagger_rounds:
         raise BadInput("There is nothing to learn from: give --expert-data-dir, --expert-episodes or --dagger-rounds.")
     if args.held_out_worlds >= QUEST_SEEDS:
-        raise BadInput(f"--held-out-worlds should leave worlds on both sides: 1 to {QUEST_SEEDS - 1}, found {args.held_out_worlds}.")
+        raise BadInput(
+            f"--held-out-worlds should leave worlds on both sides: 1 to {QUEST_SEEDS - 1}, found "
+            f"{args.held_out_worlds}."
+        )
     if args.recurrent and args.algo == "dqn_bc":
         raise BadInput("--recurrent is for --algo bc: Q-learning here looks at single pictures and stacks of them.")
     if args.rom_path and args.expert == "scripted" and (args.expert_episodes or args.dagger_rounds):
         raise BadInput(
-            "The scripted expert plays the quest only: give --expert module:callable, milestones:module or a model for this ROM."
+            "The scripted expert plays the quest only: give --expert module:callable, milestones:module or a model "
+            "for this ROM."
         )
     parse_timing(args.timing)
     if args.expert_episodes or args.dagger_rounds:
@@ -1050,13 +1125,18 @@ if __name__ == "__main__":
 
     # --- everything is checked before anything is written
     check(args)
-    checkpoint = load_checkpoint(args.resume, contract_hash(), models.network_hash(Path(__file__).read_text())) if args.resume else None
+    checkpoint = (
+        load_checkpoint(args.resume, contract_hash(), models.network_hash(Path(__file__).read_text()))
+        if args.resume
+        else None
+    )
     run_dir = choose_run_folder(args)
     episodes, frames = load_data(args)
     args.timing = args.timing or timing_of(episodes)
     if checkpoint and checkpoint["episodes_hash"] != episodes_hash(episodes):
         raise BadInput(
-            f"The episodes in {args.expert_data_dir or 'no folder'} are not those that the run in {args.resume} began with: give the same "
+            f"The episodes in {args.expert_data_dir or 'no folder'} are not those that the run in {args.resume} began "
+            f"with: give the same "
             "--expert-data-dir, or start a new run."
         )
     env = make_env(args)
@@ -1074,7 +1154,8 @@ if __name__ == "__main__":
     data, priorities = Demonstrations(args, is_quest), Priorities()
     data.add_files(episodes, frames)
     state = {
-        "update": 0, "seconds": 0.0, "rounds": 0, "next_round": 0, "jobs": 0, "best_success": -1.0, "best_milestones": -1.0,
+        "update": 0, "seconds": 0.0, "rounds": 0, "next_round": 0, "jobs": 0, "best_success": -1.0,
+        "best_milestones": -1.0,
         "expert_milestones": 0.0, "agreement": 0.0, "distill": 1.0,
     }  # fmt: skip
     if checkpoint:
@@ -1083,7 +1164,9 @@ if __name__ == "__main__":
             try:
                 data.add_segment(run_dir / "played" / entry["name"], entry["first_episode"])
             except (OSError, ValueError, KeyError, EpisodeError) as error:
-                raise BadInput(f"What actors played is missing or damaged: {run_dir / 'played' / entry['name']} ({error}).") from None
+                raise BadInput(
+                    f"What actors played is missing or damaged: {run_dir / 'played' / entry['name']} ({error})."
+                ) from None
         data.episodes = checkpoint["episodes"]
         state |= checkpoint["state"]
         priorities.values = checkpoint["priorities"].numpy()
@@ -1108,10 +1191,14 @@ if __name__ == "__main__":
     def save_all():
         state["seconds"] = seconds_so_far()
         whole = {
-            "agent": agent.state_dict(), "target": target.state_dict(), "optimizer": optimizer.state_dict(), "scaler": scaler.state_dict(),
-            "segments": [{name: entry[name] for name in ("name", "first_episode")} for entry in data.segments], "episodes": data.episodes,
-            "episodes_hash": episodes_hash(episodes), "state": dict(state), "priorities": torch.from_numpy(priorities.values.copy()),
-            "torch_rng": torch.get_rng_state(), "rng": json.dumps(rng.bit_generator.state), "contract_hash": contract_hash(),
+            "agent": agent.state_dict(), "target": target.state_dict(), "optimizer": optimizer.state_dict(),
+            "scaler": scaler.state_dict(),
+            "segments": [{name: entry[name] for name in ("name", "first_episode")} for entry in data.segments],
+            "episodes": data.episodes,
+            "episodes_hash": episodes_hash(episodes), "state": dict(state),
+            "priorities": torch.from_numpy(priorities.values.copy()),
+            "torch_rng": torch.get_rng_state(), "rng": json.dumps(rng.bit_generator.state),
+            "contract_hash": contract_hash(),
             "network_hash": models.network_hash(Path(__file__).read_text()),
         }  # fmt: skip
         save_checkpoint(run_dir, whole)
@@ -1134,14 +1221,21 @@ if __name__ == "__main__":
 
     def start_evaluation(count, pieces=0):
         """Sampled and argmax play of the present weights in held-out worlds, each world equally often."""
-        entry = {"weights": copy.deepcopy(agent.state_dict()), "jobs": 0, "episodes": collections.defaultdict(list), "stats": {}}
+        entry = {
+            "weights": copy.deepcopy(agent.state_dict()),
+            "jobs": 0,
+            "episodes": collections.defaultdict(list),
+            "stats": {},
+        }
         evaluations[state["update"]] = entry
         starts = [eval_starts[index % len(eval_starts)] for index in range(count)]
         for kind in ("sampled", "argmax"):
             video = run_dir / "videos" / f"{state['update']}_{kind}.gif" if args.capture_video else ""
             if video:
                 video.parent.mkdir(exist_ok=True)
-            entry["jobs"] += submit(kind, starts, pieces, str(video), weights=to_flat(agent).numpy(), evaluation=state["update"])
+            entry["jobs"] += submit(
+                kind, starts, pieces, str(video), weights=to_flat(agent).numpy(), evaluation=state["update"]
+            )
 
     def finish_evaluation(number):
         """→ metrics of what has been played of it; keeps the best model"""
@@ -1167,7 +1261,10 @@ if __name__ == "__main__":
                 raise RunFailed(f"The emulator died three times over the same job: {job.kind} from {job.starts}.")
             actors.submit(dataclasses.replace(job, attempts=job.attempts + 1))
             return {}
-        metrics = {"stats/actor_steps_per_s": result.steps / result.seconds, "stats/inference_time": result.inference_time}
+        metrics = {
+            "stats/actor_steps_per_s": result.steps / result.seconds,
+            "stats/inference_time": result.inference_time,
+        }
         metrics |= {f"expert/{name}": float(value) for name, value in result.expert_cost.items()}
         if not result.episodes:
             return metrics
@@ -1206,7 +1303,8 @@ if __name__ == "__main__":
         return metrics
 
     def final_evaluation():
-        """What is still being played is not waited for, the last evaluation is: until --max-minutes or the first Ctrl-C."""
+        """What is still being played is not waited for, the last evaluation is: until --max-minutes or the first
+        Ctrl-C."""
         global actors
         if args.num_workers:
             actors.close()
@@ -1216,7 +1314,11 @@ if __name__ == "__main__":
         number, total = state["update"], evaluations[state["update"]]["jobs"]
         metrics, left = {}, total
         while evaluations and not stopping:
-            if args.max_minutes and seconds_so_far() > 60 * args.max_minutes and evaluations[number]["episodes"]["sampled"]:
+            if (
+                args.max_minutes
+                and seconds_so_far() > 60 * args.max_minutes
+                and evaluations[number]["episodes"]["sampled"]
+            ):
                 print("--max-minutes is over: the last evaluation ends with what has been played.", flush=True)
                 break
             metrics |= take_results(timeout=1.0)
@@ -1236,7 +1338,9 @@ if __name__ == "__main__":
             starts = [train_starts[index] for index in rng.integers(len(train_starts), size=args.expert_episodes)]
             submit("expert", starts, pieces=-(-len(starts) // 16), beta=1.0, noise=args.noise, segment=True)
         if not checkpoint and is_quest and args.expert == "scripted":
-            submit("expert", eval_starts[: args.eval_episodes], beta=1.0)  # what there is to reach in the worlds of the evaluation
+            submit(
+                "expert", eval_starts[: args.eval_episodes], beta=1.0
+            )  # what there is to reach in the worlds of the evaluation
         while not stopping and progress() < 1.0:
             # --- the actors: the next round, an evaluation that is due, results
             wait_start = time.perf_counter()
@@ -1246,11 +1350,15 @@ if __name__ == "__main__":
                 starts = [train_starts[index] for index in rng.integers(len(train_starts), size=args.dagger_episodes)]
                 beta = mixing(args.dagger_mixing, args.dagger_beta, state["rounds"], state["agreement"])
                 submit("dagger", starts, weights=to_flat(agent).numpy(), beta=beta, segment=True)
-            is_due = is_due or bool(args.eval_frequency and state["update"] and state["update"] % args.eval_frequency == 0)
+            is_due = is_due or bool(
+                args.eval_frequency and state["update"] and state["update"] % args.eval_frequency == 0
+            )
             if is_due and not evaluations:
                 is_due = False
                 start_evaluation(args.eval_episodes)
-            metrics |= take_results()  # an inline actor has them already, so that no checkpoint falls between a job and its result
+            metrics |= (
+                take_results()
+            )  # an inline actor has them already, so that no checkpoint falls between a job and its result
             can_learn = not data.columns["validation"].all()
             if not can_learn:
                 metrics |= take_results(timeout=1.0)

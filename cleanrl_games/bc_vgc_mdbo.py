@@ -94,7 +94,8 @@ class Args:
 
     # --- demonstrations
     data: tuple[str, ...] = ()
-    """sets of demonstrations to learn from, beside the ones this run makes; empty and none made = all there are of the format"""
+    """sets of demonstrations to learn from, beside the ones this run makes; empty and none made = all there are of the
+    format"""
     data_dir: str = "expert_data"
     """where sets of demonstrations are kept"""
     collect: Count = 0
@@ -104,7 +105,8 @@ class Args:
     collect_teams: tuple[str, ...] = ("shipped", "generated")
     """training teams, each source equally often: shipped, generated, or folders of PokePaste files"""
     collect_set: str = ""
-    """folder of the set this run makes (replays go to {it}__replays); empty = {data_dir}/vgc_{format}/{exp_name}__{seed}__{time}"""
+    """folder of the set this run makes (replays go to {it}__replays); empty =
+    {data_dir}/vgc_{format}/{exp_name}__{seed}__{time}"""
     replays: str = ""
     """a folder of Showdown replays (.log, .txt, .html, .json) to learn from"""
     num_workers: Count = os.cpu_count() or 1
@@ -142,7 +144,8 @@ class Args:
 
     # --- evaluation and checkpoints
     eval_epochs: Count = 5
-    """epochs between evaluations against the scripted players, each with a model in the run's folder; 0 = only at the end"""
+    """epochs between evaluations against the scripted players, each with a model in the run's folder; 0 = only at the
+    end"""
     eval_battles: Count = 100
     """battles per evaluation and scripted player"""
     final_battles: Count = 400
@@ -562,9 +565,11 @@ def shuffle_teams(rows, stream_of_row, num_streams, rng):
 
 
 class ShuffledLabels:
-    """Exchanges each known action for one of another decision of the same kind that is legal here, the same in every epoch.
+    """Exchanges each known action for one of another decision of the same kind that is legal here, the same in every
+    epoch.
 
-    What a network then gets right on unseen battles it owes to which actions are common and legal, not to what it sees."""
+    What a network then gets right on unseen battles it owes to which actions are common and legal, not to what it
+    sees."""
 
     TRIES = 64  # other decisions that are asked for a legal action; the own one stays if none has one
 
@@ -812,7 +817,12 @@ def collect_demonstrations(args, battle_format, stopping):
         if args.replays and not stopping and not (replay_set / "index.json").exists():
             found = collect_replays(args.replays, replay_set, battle_format)
             known = f"{found.known:,} of {found.decisions:,} decisions known"
-            print(f"{found.battles} replays read, {known}; {len(found.left_out)} left out", *found.left_out, sep="\n  ", flush=True)
+            print(
+                f"{found.battles} replays read, {known}; {len(found.left_out)} left out",
+                *found.left_out,
+                sep="\n  ",
+                flush=True,
+            )
     except ValueError as error:
         raise RunFailed(str(error)) from None
 

@@ -35,7 +35,7 @@ import torch.nn.functional as F
 
 from cleanrl_games.envs.osrs import Baseline, NHVecEnv, contract
 from cleanrl_games.envs.osrs.baselines import BASELINES, ELO, LADDER
-from cleanrl_games.envs.osrs.evaluation import Player, evaluate  # noqa: F401 (tools play a model as its script's Player)
+from cleanrl_games.envs.osrs.evaluation import Player, evaluate  # noqa: F401 (for the tools)
 from cleanrl_games.runtime import models, ray_actors, shared_memory
 from cleanrl_games.runtime.checkpoints import load_checkpoint, restore, save_checkpoint, say_how_to_go_on
 from cleanrl_games.runtime.device import maybe_compile, set_up
@@ -47,15 +47,22 @@ from cleanrl_games.runtime.settings import Count, Size, parse_args
 from cleanrl_games.runtime.shared_memory import Broadcast, from_flat, load_members, share_all, to_flat
 from cleanrl_games.runtime.stopping import check_finite, progress, stop_on_signals
 
-NUM_OBS, NUM_CRITIC_OBS, NUM_HEADS, NUM_LOGITS = contract.NUM_OBS, contract.NUM_CRITIC_OBS, contract.NUM_HEADS, contract.NUM_LOGITS
+NUM_OBS, NUM_CRITIC_OBS, NUM_HEADS, NUM_LOGITS = (
+    contract.NUM_OBS,
+    contract.NUM_CRITIC_OBS,
+    contract.NUM_HEADS,
+    contract.NUM_LOGITS,
+)
 HEAD_SIZES, HEAD_OFFSETS, REWARD_TERMS = contract.HEAD_SIZES, contract.HEAD_OFFSETS, contract.REWARD_TERMS
 
-# Named sets of values; a flag or a config file overrides them. `fast`, the default, is what the defaults below say: a network
-# small enough that two CPU cores play and learn tens of thousands of ticks a second. `core` is the public project's preset.
+# Named sets of values; a flag or a config file overrides them. `fast`, the default, is what the defaults below say: a
+# network small enough that two CPU cores play and learn tens of thousands of ticks a second. `core` is the public
+# project's preset.
 PRESETS = {
     "fast": {},
     "core": {
-        "hidden_size": 512, "head_size": 128, "num_envs": 50, "num_steps": 1024, "minibatch_size": 2048, "learning_rate": 3e-4,
+        "hidden_size": 512, "head_size": 128, "num_envs": 50, "num_steps": 1024, "minibatch_size": 2048,
+        "learning_rate": 3e-4,
         "learning_rate_final": 3e-4, "self_fraction": 0.8, "self_fraction_final": 0.2, "scripted_fraction": 0.0,
     },
     "pure": {"self_play": "pure", "scripted_fraction": 0.0},
@@ -102,7 +109,8 @@ class Args:
     debug: bool = False
     """show the traceback of what goes wrong, of actors too"""
     sharing: Literal["auto", "shared_memory", "file_system"] = "auto"
-    """where rollouts and weights are shared: /dev/shm, or unnamed files in the temporary folder (auto = when /dev/shm is too small)"""
+    """where rollouts and weights are shared: /dev/shm, or unnamed files in the temporary folder (auto = when /dev/shm
+    is too small)"""
 
     # --- environment
     env_id: str = "osrs-nh"
@@ -214,7 +222,8 @@ class Args:
 
     # --- self-play
     self_play: Literal["pure", "past", "target", "latest", "exploiter"] = "past"
-    """who fills the fights that are neither against oneself nor scripted: nobody, the league, a fixed model (--opponent), the newest snapshot; exploiter = a fixed model, and join its league at the end"""
+    """who fills the fights that are neither against oneself nor scripted: nobody, the league, a fixed model
+    (--opponent), the newest snapshot; exploiter = a fixed model, and join its league at the end"""
     opponent: str = ""
     """model.zip or run folder of a fixed opponent, for training against it"""
     self_fraction: float = 0.4
@@ -236,7 +245,8 @@ class Args:
 
     # --- evaluation and checkpoints
     eval_frequency: int = 200
-    """updates between evaluations against the scripted players, each with a model in the run's folder; 0 = only at the end"""
+    """updates between evaluations against the scripted players, each with a model in the run's folder; 0 = only at the
+    end"""
     eval_episodes: int = 200
     """fights per evaluation and opponent"""
     checkpoint_frequency: int = 100
@@ -276,7 +286,9 @@ class Agent(nn.Module):
         self.head_earlier = nn.Parameter(torch.randn(NUM_LOGITS, NUM_HEADS, head_size) * 0.05)
         self.head_hidden = nn.Parameter(torch.stack([mlp(head_size, head_size)[0].weight.data for _ in HEAD_SIZES]))
         self.head_hidden_bias = nn.Parameter(torch.zeros(NUM_HEADS, 1, head_size))
-        self.head_out = nn.Parameter(torch.stack([mlp(widest, head_size, last_std=0.01)[0].weight.data for _ in HEAD_SIZES]))
+        self.head_out = nn.Parameter(
+            torch.stack([mlp(widest, head_size, last_std=0.01)[0].weight.data for _ in HEAD_SIZES])
+        )
         self.head_out_bias = nn.Parameter(torch.zeros(NUM_HEADS, 1, widest))
 
         # Running statistics travel with the weights: a policy without its own normalisation is another policy.
@@ -289,7 +301,9 @@ class Agent(nn.Module):
             "rate": rate,
             "rate_std": (rate * (1 - rate)).sqrt(),
             # (12, 7): the logit at a place of the padded layout, 45 = none
-            "pad": torch.tensor([[o + i if i < n else NUM_LOGITS for i in range(widest)] for o, n in zip(HEAD_OFFSETS, HEAD_SIZES)]),
+            "pad": torch.tensor(
+                [[o + i if i < n else NUM_LOGITS for i in range(widest)] for o, n in zip(HEAD_OFFSETS, HEAD_SIZES)]
+            ),
             "needs": torch.tensor(np.where(contract.NEEDS < 0, NUM_LOGITS, contract.NEEDS)),
             "forbids": torch.tensor(np.where(contract.FORBIDS < 0, NUM_LOGITS, contract.FORBIDS)),
             "offsets": torch.tensor(HEAD_OFFSETS),
@@ -306,7 +320,8 @@ class Agent(nn.Module):
         return self.critic(torch.cat([obs, target_obs[:, self.partial]], -1)).squeeze(-1)
 
     def head_logprobs(self, obs, masks, actions):
-        """Log-probs of every action of each head, given the actions before it. obs (B, 176) normalised, masks (B, 45) → (B, 12, 7)"""
+        """Log-probs of every action of each head, given the actions before it. obs (B, 176) normalised, masks (B, 45) →
+        (B, 12, 7)"""
         batch = len(obs)
         chosen = torch.zeros(batch, NUM_LOGITS, device=obs.device).scatter_(1, actions + self.offsets, 1.0)
         weights = self.head_earlier * self.earlier[:, :, None]
@@ -314,7 +329,10 @@ class Agent(nn.Module):
         hidden = F.relu(hidden).view(batch, NUM_HEADS, self.head_size).transpose(0, 1)  # (12, B, H)
         hidden = F.relu(torch.baddbmm(self.head_hidden_bias, hidden, self.head_hidden))
         logits = torch.baddbmm(self.head_out_bias, hidden, self.head_out).transpose(0, 1).float()  # (B, 12, 7)
-        yes, no = torch.ones(batch, 1, dtype=torch.bool, device=obs.device), torch.zeros(batch, 1, dtype=torch.bool, device=obs.device)
+        yes, no = (
+            torch.ones(batch, 1, dtype=torch.bool, device=obs.device),
+            torch.zeros(batch, 1, dtype=torch.bool, device=obs.device),
+        )
         taken = chosen.bool()
         legal = masks & torch.cat([taken, yes], 1)[:, self.needs] & ~torch.cat([taken, no], 1)[:, self.forbids]
         legal = torch.cat([legal, no], 1)[:, self.pad]  # (B, 12, 7)
@@ -325,7 +343,9 @@ class Agent(nn.Module):
         """→ log-prob of the twelve actions (B,), entropy summed over the heads (B,)"""
         logprobs = self.head_logprobs(obs, masks, actions)
         logprob = logprobs.gather(-1, actions[:, :, None]).squeeze(-1).sum(-1)
-        logprobs = logprobs.clamp(min=-80.0)  # nothing, but not 0 · (-inf), for illegal ones; of less exp takes ten times as long
+        logprobs = logprobs.clamp(
+            min=-80.0
+        )  # nothing, but not 0 · (-inf), for illegal ones; of less exp takes ten times as long
         return logprob, -(logprobs.exp() * logprobs).sum((-1, -2))
 
     def act(self, obs, masks, generator=None, deterministic=None):
@@ -342,7 +362,9 @@ class Agent(nn.Module):
             hidden = F.relu(F.relu(hidden) @ self.head_hidden[head] + self.head_hidden_bias[head])
             logits = (hidden @ self.head_out[head] + self.head_out_bias[head])[:, :size]
             span = slice(offset, offset + size)
-            forbidden = chosen[:, self.forbids[span]].bool() & (self.forbids[span] < NUM_LOGITS)  # … and forbids nothing
+            forbidden = chosen[:, self.forbids[span]].bool() & (
+                self.forbids[span] < NUM_LOGITS
+            )  # … and forbids nothing
             legal = masks[:, span] & chosen[:, self.needs[span]].bool() & ~forbidden
             legal[:, 0] |= ~legal.any(-1)
             logprobs = logits.masked_fill(~legal, torch.finfo(logits.dtype).min).log_softmax(-1)
@@ -368,7 +390,8 @@ def make_agent(settings):
 
 
 def gae(rewards, values, next_value, terminated, truncated, bootstrap, gamma, gae_lambda):
-    """All (T, B), next_value (B,). A terminated fight is worth nothing more, a truncated one V(its last observation)."""
+    """All (T, B), next_value (B,). A terminated fight is worth nothing more, a truncated one V(its last
+    observation)."""
     advantages, last = torch.zeros_like(rewards), torch.zeros_like(next_value)
     for t in reversed(range(len(rewards))):
         following = values[t + 1] if t + 1 < len(rewards) else next_value
@@ -384,7 +407,11 @@ class RunningMeanStd:
     """Mean and variance of all that was seen, merged batch by batch (Chan et al.), in double precision."""
 
     def __init__(self, size):
-        self.mean, self.var, self.count = torch.zeros(size, dtype=torch.float64), torch.ones(size, dtype=torch.float64), 1e-4
+        self.mean, self.var, self.count = (
+            torch.zeros(size, dtype=torch.float64),
+            torch.ones(size, dtype=torch.float64),
+            1e-4,
+        )
 
     def update(self, batch):
         mean, var, count = batch.mean(0).double(), batch.var(0, unbiased=False).double(), len(batch)
@@ -395,8 +422,9 @@ class RunningMeanStd:
 
 
 class RewardScale:
-    """Divides rewards by the std of discounted returns, as gymnasium's NormalizeReward does, here over the rollouts of several actors
-    and over the learner's own rows only. Sums run on from one rollout of an actor to the next: discounted for the scale, plain to log."""
+    """Divides rewards by the std of discounted returns, as gymnasium's NormalizeReward does, here over the rollouts of
+    several actors and over the learner's own rows only. Sums run on from one rollout of an actor to the next:
+    discounted for the scale, plain to log."""
 
     def __init__(self, *shape):
         """shape: (actors, …) as one step of an actor's rewards"""
@@ -433,20 +461,23 @@ class RewardScale:
 
 
 def ppo_losses(logprob, old_logprob, advantages, values, returns, clip_coef):
-    """PPO's clipped loss, and Ye et al.'s second clip: a bad action that has become likelier (twelve heads multiply to large
-    ratios, the more so when the rollout is a version old) pushes no harder than three times its advantage."""
+    """PPO's clipped loss, and Ye et al.'s second clip: a bad action that has become likelier (twelve heads multiply to
+    large ratios, the more so when the rollout is a version old) pushes no harder than three times its advantage."""
     logratio = logprob - old_logprob
     ratio = logratio.exp()
     policy_loss = torch.max(-advantages * ratio, -advantages * ratio.clamp(1 - clip_coef, 1 + clip_coef))
     policy_loss = torch.where(advantages < 0, torch.min(policy_loss, -3 * advantages), policy_loss).mean()
     value_loss = 0.5 * (values - returns).square().mean()
     with torch.no_grad():
-        stats = torch.stack([-logratio.mean(), (ratio - 1 - logratio).mean(), ((ratio - 1).abs() > clip_coef).float().mean()])
+        stats = torch.stack(
+            [-logratio.mean(), (ratio - 1 - logratio).mean(), ((ratio - 1).abs() > clip_coef).float().mean()]
+        )
     return policy_loss, value_loss, stats
 
 
 def minibatches(indices, size):
-    """In random order, in parts of nearly equal size: a lone row left over would have no standard deviation to divide by."""
+    """In random order, in parts of nearly equal size: a lone row left over would have no standard deviation to divide
+    by."""
     return indices[torch.randperm(len(indices))].tensor_split(math.ceil(len(indices) / size))
 
 
@@ -496,7 +527,9 @@ def scripted_players(args):
     names = [name for word in args.opponents for name in (LADDER if word == "ladder" else (word,))]
     unknown = [name for name in names if name not in BASELINES]
     if unknown:
-        raise BadInput(f"--opponents: there is no scripted player {unknown[0]!r}. There are: ladder, {', '.join(BASELINES)}.")
+        raise BadInput(
+            f"--opponents: there is no scripted player {unknown[0]!r}. There are: ladder, {', '.join(BASELINES)}."
+        )
     return list(dict.fromkeys(names))
 
 
@@ -518,7 +551,8 @@ def make_env(args, seed):
 
 
 class Actor:
-    """Plays fights and writes them down. Knows nothing of processes or Ray: the same class runs inline and anywhere else."""
+    """Plays fights and writes them down. Knows nothing of processes or Ray: the same class runs inline and anywhere
+    else."""
 
     def __init__(self, args, index):
         seed = args.seed * 1000 + index
@@ -534,7 +568,8 @@ class Actor:
         self.actions = np.zeros((2 * args.num_envs, NUM_HEADS), np.int64)
 
     def pull_weights(self, broadcast):
-        """Takes the newest weights and draws the league members to fight in this rollout → (version, shares of kinds, guests)"""
+        """Takes the newest weights and draws the league members to fight in this rollout → (version, shares of kinds,
+        guests)"""
         with broadcast.lock:
             from_flat(self.agent, broadcast.weights)
             version = broadcast.version
@@ -543,8 +578,12 @@ class Actor:
             bot_chances = broadcast.numbers["bot_chances"].numpy().copy()
             guests = []
             if chances.sum() > 0:
-                guests = np.unique(self.rng.choice(ids, self.args.guests, p=chances / chances.sum())).astype(int).tolist()
-            self.members = load_members(self.members, self.agent, broadcast, guests, self.member[self.kind == LEAGUE].tolist())
+                guests = (
+                    np.unique(self.rng.choice(ids, self.args.guests, p=chances / chances.sum())).astype(int).tolist()
+                )
+            self.members = load_members(
+                self.members, self.agent, broadcast, guests, self.member[self.kind == LEAGUE].tolist()
+            )
         shares = np.array([self_share, 1.0 - self_share - scripted_share, scripted_share]).clip(0)
         return version, shares / shares.sum(), guests, bot_chances
 
@@ -562,7 +601,8 @@ class Actor:
         own = np.ones(2 * len(self.kind), bool)
         own[foe[self.kind != SELF]] = False
         members = {
-            int(member): foe[(self.kind == LEAGUE) & (self.member == member)] for member in np.unique(self.member[self.kind == LEAGUE])
+            int(member): foe[(self.kind == LEAGUE) & (self.member == member)]
+            for member in np.unique(self.member[self.kind == LEAGUE])
         }
         scripted = {bot: foe[(self.kind == SCRIPTED) & (self.member == bot)] for bot in range(len(self.bots))}
         return np.flatnonzero(own), scripted, members
@@ -603,11 +643,15 @@ class Actor:
             s.bootstrap[t] = 0.0
             if truncated.any():
                 last = self.agent.normalise(torch.from_numpy(info["final_obs"][truncated]).view(-1, NUM_OBS))
-                s.bootstrap[t][torch.from_numpy(truncated)] = self.agent.value(last, last[np.arange(len(last)) ^ 1]).view(-1, 2)
+                s.bootstrap[t][torch.from_numpy(truncated)] = self.agent.value(
+                    last, last[np.arange(len(last)) ^ 1]
+                ).view(-1, 2)
             ended = np.flatnonzero(terminated | truncated)
             if len(ended):
                 scores = np.abs(SCORES[info["result"][ended]] - self.side[ended])  # as the learner sees them
-                rows = np.stack([self.kind[ended], self.member[ended], scores, info["length"][ended]], 1)[: MAX_EPISODES - episodes]
+                rows = np.stack([self.kind[ended], self.member[ended], scores, info["length"][ended]], 1)[
+                    : MAX_EPISODES - episodes
+                ]
                 s.episodes[episodes : episodes + len(rows)] = torch.from_numpy(rows)
                 episodes += len(rows)
                 self.choose_opponents(ended, shares, guests, bot_chances)
@@ -639,13 +683,14 @@ class Actor:
 #    learner ── number of a free slot ──► actor process: Actor.rollout(broadcast, slot)
 #            ◄── number of a full slot ──
 #
-# Rollouts lie in shared memory, two slots per actor, so that it fills one while the learner reads the other. Only integers
-# cross a pipe. Each actor has a pipe of its own: one that is killed cannot leave a lock behind that others wait for.
+# Rollouts lie in shared memory, two slots per actor, so that it fills one while the learner reads the other. Only
+# integers cross a pipe. Each actor has a pipe of its own: one that is killed cannot leave a lock behind that others
+# wait for.
 
 
 def make_rollouts(args, broadcast, stopping, actor=None):
-    """Yields (actor's index, its rollout, rollouts that wait) until the list `stopping` has something in it. A rollout is the
-    actor's again when the next is asked for.
+    """Yields (actor's index, its rollout, rollouts that wait) until the list `stopping` has something in it. A rollout
+    is the actor's again when the next is asked for.
 
     actor: the one that plays in this process, if there are no others."""
     if actor:
@@ -684,9 +729,13 @@ def process_rollouts(args, broadcast, stopping):
         error = error or f"pid {workers[index].pid}, exit code {workers[index].exitcode}"
         deaths.append(time.monotonic())
         last_line = error.strip().splitlines()[-1]
-        print(f"Actor process {index} died ({error if args.debug else last_line}): a new one takes its place.", flush=True)
+        print(
+            f"Actor process {index} died ({error if args.debug else last_line}): a new one takes its place.", flush=True
+        )
         if len(deaths) >= 3 and deaths[-1] - deaths[-3] < 60.0:
-            raise RunFailed(f"Three actor processes died within a minute, the last one of: {last_line}. --debug shows more.")
+            raise RunFailed(
+                f"Three actor processes died within a minute, the last one of: {last_line}. --debug shows more."
+            )
         start(index)
 
     try:
@@ -734,7 +783,7 @@ def actor_main(args, index, broadcast, slots, pipe):
 # --8<-- [end:actor_processes]
 
 
-# ----------------------------------------------------------------------------------------------- evaluation, checkpoints
+# ---------------------------------------------------------------------------------------------- evaluation, checkpoints
 
 
 def save_model(path, agent, args):
@@ -749,11 +798,14 @@ def load_model(path, args=None):
 
 
 class League:
-    """Past selves and other frozen policies. Members are rows of `broadcast.member_weights` and keep the Elo they were frozen with."""
+    """Past selves and other frozen policies. Members are rows of `broadcast.member_weights` and keep the Elo they were
+    frozen with."""
 
     def __init__(self, args, broadcast):
         self.args, self.broadcast, self.members, self.next_serial, self.elo = args, broadcast, [], 1, ELO["nh"]
-        self.bots = [{"name": name, "score": 0.5} for name in scripted_players(args)]  # score: the agent's, a running mean
+        self.bots = [
+            {"name": name, "score": 0.5} for name in scripted_players(args)
+        ]  # score: the agent's, a running mean
 
     def join(self, name, flat):
         """A new member gets the highest quality; when the league is full, the easiest member leaves."""
@@ -761,7 +813,15 @@ class League:
             self.members.remove(min(self.members, key=lambda member: member["quality"]))
         row = self.broadcast.store(flat, [member["row"] for member in self.members])
         quality = max([member["quality"] for member in self.members], default=0.0)
-        member = {"serial": self.next_serial, "row": row, "name": name, "quality": quality, "elo": self.elo, "wins": 0.0, "games": 0}
+        member = {
+            "serial": self.next_serial,
+            "row": row,
+            "name": name,
+            "quality": quality,
+            "elo": self.elo,
+            "wins": 0.0,
+            "games": 0,
+        }
         self.members.append(member)
         self.next_serial += 1
 
@@ -776,7 +836,8 @@ class League:
         return (weights / weights.sum()).tolist()
 
     def record(self, kind, serial, score):
-        """A beaten member is worth less, the more so the more rarely it is drawn: q -= 0.01 / (N p). The agent's Elo moves."""
+        """A beaten member is worth less, the more so the more rarely it is drawn: q -= 0.01 / (N p). The agent's Elo
+        moves."""
         if kind == SCRIPTED:
             bot = self.bots[int(serial)]
             bot["score"] += 0.02 * (score - bot["score"])
@@ -790,7 +851,11 @@ class League:
 
     def publish(self, agent, version, self_share):
         """Hands weights, snapshots and sampling probabilities to the actors, all of one version."""
-        numbers = {"self_share": self_share, "scripted_share": self.args.scripted_fraction, "bot_chances": self.bot_chances()}
+        numbers = {
+            "self_share": self_share,
+            "scripted_share": self.args.scripted_fraction,
+            "bot_chances": self.bot_chances(),
+        }
         chances = zip(self.members, self.probabilities())
         members = {member["row"]: {"policy_id": member["serial"], "chance": chance} for member, chance in chances}
         self.broadcast.publish(agent, version, numbers, members)
@@ -833,8 +898,10 @@ if __name__ == "__main__":
         state = {
             "agent": agent.state_dict(), "optimizer": optimizer.state_dict(), "scaler": scaler.state_dict(),
             "obs_rms": vars(obs_rms), **scale_rewards.state_dict(),
-            "league": [league.members, league.next_serial, league.elo, league.bots], "snapshots": broadcast.member_weights.clone(), "exploiters": exploiters,
-            "progress": [update, global_step, version, elapsed + time.time() - start_time], "contract_hash": contract.contract_hash(),
+            "league": [league.members, league.next_serial, league.elo, league.bots],
+            "snapshots": broadcast.member_weights.clone(), "exploiters": exploiters,
+            "progress": [update, global_step, version, elapsed + time.time() - start_time],
+            "contract_hash": contract.contract_hash(),
             "torch_rng": torch.get_rng_state(), "actor": actor.state_dict() if actor else None,
         }  # fmt: skip
         save_checkpoint(run_dir, state)
@@ -877,11 +944,17 @@ if __name__ == "__main__":
                 rewards += novelty * (z.sub_(1).clamp_(0, 9) @ changing) * ~ended
             scaled, returns_seen = scale_rewards(index, rewards, ended, s.trained, args.gamma)
             scaled = scaled.clamp(-args.reward_clip, args.reward_clip)
-            advantages = gae(scaled, s.values[:-1], s.values[-1], s.terminated, s.truncated, s.bootstrap, args.gamma, args.gae_lambda)
+            advantages = gae(
+                scaled, s.values[:-1], s.values[-1], s.terminated, s.truncated, s.bootstrap, args.gamma, args.gae_lambda
+            )
 
             # --- PPO on the rows the learner's own policy played
             b_inds = torch.from_numpy(np.flatnonzero(s.trained.numpy()))
-            b_obs, b_masks, b_actions = s.obs[:-1].view(-1, NUM_OBS), s.masks.view(-1, NUM_LOGITS), s.actions.view(-1, NUM_HEADS)
+            b_obs, b_masks, b_actions = (
+                s.obs[:-1].view(-1, NUM_OBS),
+                s.masks.view(-1, NUM_LOGITS),
+                s.actions.view(-1, NUM_HEADS),
+            )
             b_logprobs, b_advantages, b_values = s.logprobs.view(-1), advantages.view(-1), s.values[:-1].reshape(-1)
             b_returns = b_advantages + b_values
             global_step += len(b_inds)
@@ -893,15 +966,21 @@ if __name__ == "__main__":
             for _ in range(args.update_epochs if update > 1 else 0):
                 for mb_inds in minibatches(b_inds, args.minibatch_size):
                     obs = agent.normalise(b_obs[mb_inds].to(device, non_blocking=True))
-                    target_obs = agent.normalise(b_obs[mb_inds ^ 1].to(device, non_blocking=True))  # the other fighter's row
+                    target_obs = agent.normalise(
+                        b_obs[mb_inds ^ 1].to(device, non_blocking=True)
+                    )  # the other fighter's row
                     with autocast():
-                        logprob, entropy = evaluate_actions(obs, b_masks[mb_inds].to(device), b_actions[mb_inds].to(device).long())
+                        logprob, entropy = evaluate_actions(
+                            obs, b_masks[mb_inds].to(device), b_actions[mb_inds].to(device).long()
+                        )
                         values = agent.value(obs, target_obs).float()
                     mb_advantages, mb_returns = b_advantages[mb_inds].to(device), b_returns[mb_inds].to(device)
                     if args.norm_adv:
                         mb_advantages = (mb_advantages - mb_advantages.mean()) / (mb_advantages.std() + 1e-8)
                     mb_logprobs = b_logprobs[mb_inds].to(device)
-                    policy_loss, value_loss, stats = ppo_losses(logprob, mb_logprobs, mb_advantages, values, mb_returns, args.clip_coef)
+                    policy_loss, value_loss, stats = ppo_losses(
+                        logprob, mb_logprobs, mb_advantages, values, mb_returns, args.clip_coef
+                    )
                     loss = policy_loss - ent_coef * entropy.mean() + args.vf_coef * value_loss
                     optimizer.zero_grad()
                     scaler.scale(loss).backward()
@@ -922,7 +1001,11 @@ if __name__ == "__main__":
             results = s.episodes[: int(episodes)]
             for kind, serial, score, _ in results.tolist():
                 league.record(kind, serial, score)
-            if args.self_play in ("past", "latest") and args.snapshot_frequency and update % args.snapshot_frequency == 0:
+            if (
+                args.self_play in ("past", "latest")
+                and args.snapshot_frequency
+                and update % args.snapshot_frequency == 0
+            ):
                 league.join(f"snapshot_{global_step}", to_flat(agent))
                 for path in sorted(run_dir.glob("exploiters/*.zip")):
                     if path.name not in exploiters:  # one that the league has outgrown does not come back
@@ -938,7 +1021,8 @@ if __name__ == "__main__":
                 "charts/learning_rate": lr,
                 "charts/self_fraction": self_share(),
                 **loss_metrics("policy_loss value_loss entropy grad_norm old_approx_kl approx_kl clipfrac", losses),
-                "losses/explained_variance": 1 - float((b_returns - b_values)[b_inds].var() / b_returns[b_inds].var().clamp(min=1e-8)),
+                "losses/explained_variance": 1
+                - float((b_returns - b_values)[b_inds].var() / b_returns[b_inds].var().clamp(min=1e-8)),
                 **time_metrics(lag, queue_size, seconds, learn_time, wait_time),
                 **result_metrics(results, ("self", args.self_play, "scripted")),
                 "elo/agent": league.elo,
@@ -946,7 +1030,10 @@ if __name__ == "__main__":
             }
             if len(results):
                 metrics["charts/episodic_return"] = float(returns_seen.mean())
-            metrics |= {f"rewards/{term}": value for term, value in zip(REWARD_TERMS, (s.terms[s.trained].mean(0) * weights).tolist())}
+            metrics |= {
+                f"rewards/{term}": value
+                for term, value in zip(REWARD_TERMS, (s.terms[s.trained].mean(0) * weights).tolist())
+            }
             finished = done >= 1.0
             if finished or (args.eval_frequency and update % args.eval_frequency == 0):
                 metrics |= evaluate_all()

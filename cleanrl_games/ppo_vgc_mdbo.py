@@ -101,7 +101,8 @@ class Args:
     debug: bool = False
     """show the traceback of what goes wrong, of actors too"""
     sharing: Literal["auto", "shared_memory", "file_system"] = "auto"
-    """where rollouts and weights are shared: /dev/shm, or unnamed files in the temporary folder (auto = when /dev/shm is too small)"""
+    """where rollouts and weights are shared: /dev/shm, or unnamed files in the temporary folder (auto = when /dev/shm
+    is too small)"""
 
     # --- environment
     battle_format: str = "gen9vgc2023regulationc"
@@ -121,7 +122,8 @@ class Args:
     buffer_size: Size = 2048
     """decisions per rollout, in whole battles: one that would not fit goes to the next"""
     actor_nice: Count = 10
-    """niceness of actor processes and their simulators: where cores are few, the learner comes first and is less behind"""
+    """niceness of actor processes and their simulators: where cores are few, the learner comes first and is less
+    behind"""
     max_policy_lag: Count = 4
     """rollouts that are more updates behind than this are thrown away"""
     ray_address: str = ""
@@ -183,7 +185,8 @@ class Args:
 
     # --- evaluation and checkpoints
     eval_frequency: Count = 40
-    """updates between evaluations against the scripted players, each with a model in the run's folder; 0 = only at the end"""
+    """updates between evaluations against the scripted players, each with a model in the run's folder; 0 = only at the
+    end"""
     eval_battles: Count = 100
     """battles per evaluation and scripted player"""
     final_battles: Count = 400
@@ -1059,13 +1062,14 @@ class Actor:
 #    learner ── number of a free slot ──► actor process: Actor.rollout(broadcast, slot)
 #            ◄── number of a full slot ──
 #
-# Rollouts lie in shared memory, two slots per actor, so that it fills one while the learner reads the other. Only integers
-# cross a pipe. Each actor has a pipe of its own: one that is killed cannot leave a lock behind that others wait for.
+# Rollouts lie in shared memory, two slots per actor, so that it fills one while the learner reads the other. Only
+# integers cross a pipe. Each actor has a pipe of its own: one that is killed cannot leave a lock behind that others
+# wait for.
 
 
 def make_rollouts(args, broadcast, stopping, actor=None):
-    """Yields (actor's index, its rollout, rollouts that wait) until the list `stopping` has something in it. A rollout is the
-    actor's again when the next is asked for.
+    """Yields (actor's index, its rollout, rollouts that wait) until the list `stopping` has something in it. A rollout
+    is the actor's again when the next is asked for.
 
     actor: the one that plays in this process, if there are no others."""
     if actor:
@@ -1104,9 +1108,13 @@ def process_rollouts(args, broadcast, stopping):
         error = error or f"pid {workers[index].pid}, exit code {workers[index].exitcode}"
         deaths.append(time.monotonic())
         last_line = error.strip().splitlines()[-1]
-        print(f"Actor process {index} died ({error if args.debug else last_line}): a new one takes its place.", flush=True)
+        print(
+            f"Actor process {index} died ({error if args.debug else last_line}): a new one takes its place.", flush=True
+        )
         if len(deaths) >= 3 and deaths[-1] - deaths[-3] < 60.0:
-            raise RunFailed(f"Three actor processes died within a minute, the last one of: {last_line}. --debug shows more.")
+            raise RunFailed(
+                f"Three actor processes died within a minute, the last one of: {last_line}. --debug shows more."
+            )
         start(index)
 
     try:

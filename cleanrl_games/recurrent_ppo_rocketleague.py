@@ -37,7 +37,7 @@ import torch.multiprocessing as mp
 import torch.nn as nn
 
 from cleanrl_games.envs.rocketleague import NUM_ACTIONS, NUM_OBS, RocketLeagueVecEnv, contract
-from cleanrl_games.envs.rocketleague.evaluation import Player, rating_match, touch_metrics  # noqa: F401 (tools play a model as its script's Player)
+from cleanrl_games.envs.rocketleague.evaluation import Player, rating_match, touch_metrics  # noqa: F401 (for the tools)
 from cleanrl_games.envs.rocketleague.ratings import PINNED, expected_score, new_rating
 from cleanrl_games.envs.rocketleague.scripted import PLAYERS, ScriptedPlayer
 from cleanrl_games.envs.rocketleague.states import check_team_sizes
@@ -49,15 +49,24 @@ from cleanrl_games.runtime.files import choose_run_folder, keep_models, make_run
 from cleanrl_games.runtime.logger import Logger
 from cleanrl_games.runtime.metrics import loss_metrics, result_metrics, score_metrics, time_metrics, wilson
 from cleanrl_games.runtime.settings import Count, Fraction, NonNegative, Positive, Size, parse_args
-from cleanrl_games.runtime.shared_memory import Broadcast, copy_with_weights, from_flat, load_members, share_all, to_flat
+from cleanrl_games.runtime.shared_memory import (
+    Broadcast,
+    copy_with_weights,
+    from_flat,
+    load_members,
+    share_all,
+    to_flat,
+)
 from cleanrl_games.runtime.stopping import check_finite, progress, stop_on_signals
 
-# Named sets of values; a flag or a config file overrides them. `fast`, the default, is what the defaults below say: it learns on
-# two CPU cores. `field` is what public bots are trained with on a GPU: a wider network, large batches, small steps.
+# Named sets of values; a flag or a config file overrides them. `fast`, the default, is what the defaults below say: it
+# learns on two CPU cores. `field` is what public bots are trained with on a GPU: a wider network, large batches, small
+# steps.
 PRESETS = {
     "fast": {},
     "field": {
-        "rnn_size": 512, "num_agents": 384, "rollout_steps": 256, "minibatch_size": 49_152, "update_epochs": 2, "learning_rate": 2e-4,
+        "rnn_size": 512, "num_agents": 384, "rollout_steps": 256, "minibatch_size": 49_152, "update_epochs": 2,
+        "learning_rate": 2e-4,
         "learning_rate_final": 8e-5,
     },
     "aerial": {"aerial_focus": 0.4},
@@ -79,17 +88,85 @@ class Stage:
     team_spirit: float
     opponents: bool  # whether past selves and scripted players are met at all
     terms: dict[str, float]  # the reward components that count, with factors; empty = all
-    measure: Literal["touch", "goal", "win"]  # the share of cars that touch, of games with a goal, of rating matches won against `rule`
+    measure: Literal[
+        "touch", "goal", "win"
+    ]  # the share of cars that touch, of games with a goal, of rating matches won against `rule`
 
 
-# Boost and the like would be paid before the ball is ever hit; the way to the ball and a mere touch are paid more than later.
+# Boost and the like would be paid before the ball is ever hit; the way to the ball and a mere touch are paid more than
+# later.
 DRIVING = {"touch": 3.0, "touch_strength": 1.0, "touch_height": 1.0, "speed_to_ball": 3.0, "face_ball": 3.0}
 STAGES = (
-    Stage("touch", (1,), {"near_ball": 2, "random": 1, "kickoff": 1}, 20, 10, 0.0, 1.0, False, 0.0, False, DRIVING, "touch"),
-    Stage("score", (1,), {"goal_approach": 2, "near_ball": 1, "random": 1, "kickoff": 1}, 60, 15, 1.0, 1.0, True, 0.0, False, {}, "goal"),
-    Stage("1v1", (1,), {"kickoff": 3, "random": 1, "goal_approach": 1, "near_ball": 1}, 120, 20, 1.0, 0.5, True, 0.0, True, {}, "win"),
-    Stage("2v2", (1, 2), {"kickoff": 3, "random": 1, "goal_approach": 1, "near_ball": 1}, 180, 20, 1.0, 0.3, True, 0.3, True, {}, "win"),
-    Stage("3v3", (1, 2, 3), {"kickoff": 3, "random": 1, "goal_approach": 1, "near_ball": 1}, 300, 30, 1.0, 0.2, True, 0.6, True, {}, "win"),
+    Stage(
+        "touch",
+        (1,),
+        {"near_ball": 2, "random": 1, "kickoff": 1},
+        20,
+        10,
+        0.0,
+        1.0,
+        False,
+        0.0,
+        False,
+        DRIVING,
+        "touch",
+    ),
+    Stage(
+        "score",
+        (1,),
+        {"goal_approach": 2, "near_ball": 1, "random": 1, "kickoff": 1},
+        60,
+        15,
+        1.0,
+        1.0,
+        True,
+        0.0,
+        False,
+        {},
+        "goal",
+    ),
+    Stage(
+        "1v1",
+        (1,),
+        {"kickoff": 3, "random": 1, "goal_approach": 1, "near_ball": 1},
+        120,
+        20,
+        1.0,
+        0.5,
+        True,
+        0.0,
+        True,
+        {},
+        "win",
+    ),
+    Stage(
+        "2v2",
+        (1, 2),
+        {"kickoff": 3, "random": 1, "goal_approach": 1, "near_ball": 1},
+        180,
+        20,
+        1.0,
+        0.3,
+        True,
+        0.3,
+        True,
+        {},
+        "win",
+    ),
+    Stage(
+        "3v3",
+        (1, 2, 3),
+        {"kickoff": 3, "random": 1, "goal_approach": 1, "near_ball": 1},
+        300,
+        30,
+        1.0,
+        0.2,
+        True,
+        0.6,
+        True,
+        {},
+        "win",
+    ),
 )
 STAGE_NAMES = tuple(stage.name for stage in STAGES)
 ANNEAL_UPDATES = 200  # over which the rewards change from the last stage's to this one's
@@ -135,7 +212,8 @@ class Args:
     debug: bool = False
     """show the traceback of what goes wrong, of actors too"""
     sharing: Literal["auto", "shared_memory", "file_system"] = "auto"
-    """where rollouts and weights are shared: /dev/shm, or unnamed files in the temporary folder (auto = when /dev/shm is too small)"""
+    """where rollouts and weights are shared: /dev/shm, or unnamed files in the temporary folder (auto = when /dev/shm
+    is too small)"""
 
     # --- environment
     env_id: str = "rocketleague"
@@ -173,7 +251,8 @@ class Args:
     rollout_steps: Size = 64
     """decisions per rollout, a multiple of sequence_length"""
     inference: Literal["auto", "worker", "central"] = "auto"
-    """who computes the actors' policy: each for itself, or one process on the learner's device for all; auto = central on CUDA only"""
+    """who computes the actors' policy: each for itself, or one process on the learner's device for all; auto = central
+    on CUDA only"""
     ray_address: str = ""
     """run the actors on this Ray cluster ("auto", "127.0.0.1:6379", …)"""
 
@@ -214,7 +293,9 @@ class Args:
     # --- self-play
     self_share: Fraction = 0.8
     """share of games against the current self in stages with opponents"""
-    opponent_sampler: Literal["uniform", "elo_weighted", "recent_weighted", "difficulty_adjusted"] = "difficulty_adjusted"
+    opponent_sampler: Literal["uniform", "elo_weighted", "recent_weighted", "difficulty_adjusted"] = (
+        "difficulty_adjusted"
+    )
     """how the other opponents are drawn: past selves and the scripted players"""
     opponent_update_freq: Count = 200
     """updates between snapshots of the agent for the league, 0 = none"""
@@ -233,7 +314,8 @@ class Args:
 
     # --- evaluation and checkpoints
     eval_frequency: Count = 200
-    """updates between evaluations against the scripted players, each with a model in the run's folder; 0 = only at the end"""
+    """updates between evaluations against the scripted players, each with a model in the run's folder; 0 = only at the
+    end"""
     eval_episodes: Count = 40
     """kickoffs per evaluation and opponent"""
     eval_seconds: Positive = 60.0
@@ -258,7 +340,8 @@ def linear(fan_in, fan_out, std=2**0.5):
 
 
 class Agent(nn.Module):
-    """Encoder, memory, and two heads on their sum: what needs no memory has a short way to the heads. The environment scales observations."""
+    """Encoder, memory, and two heads on their sum: what needs no memory has a short way to the heads. The environment
+    scales observations."""
 
     def __init__(self, recurrent, size):
         super().__init__()
@@ -277,14 +360,17 @@ class Agent(nn.Module):
         if recurrent == "lstm":
             nn.init.ones_(self.memory.bias_ih_l0.data[size : 2 * size])  # remembers until it has learned to forget
         self.policy, self.critic = linear(size, NUM_ACTIONS, 0.01), linear(size, 1, 1.0)
-        # On the ground 18 of 42 actions jump: a car that draws evenly is in the air nine tenths of the time and learns little about driving.
+        # On the ground 18 of 42 actions jump: a car that draws evenly is in the air nine tenths of the time and learns
+        # little about driving.
         self.policy.bias.data -= 2.5 * torch.from_numpy(contract.ACTION_TABLE[:, contract.CONTROL_NAMES.index("jump")])
 
     def unroll(self, obs, state, keep):
-        """obs (L, B, 201), state before the first step (B, S), keep (L, B, 1): 0 where a new game begins → features (L, B, H), state
+        """obs (L, B, 201), state before the first step (B, S), keep (L, B, 1): 0 where a new game begins → features (L,
+        B, H), state
 
-        torch's memories cannot be emptied in mid-sequence, so they run from one step at which a game begins to the next: in seven
-        parts, say, of a minibatch of 96 × 16. An LSTM and its gradient written out by hand, in one go, saved 0 to 4 % of an update."""
+        torch's memories cannot be emptied in mid-sequence, so they run from one step at which a game begins to the
+        next: in seven parts, say, of a minibatch of 96 × 16. An LSTM and its gradient written out by hand, in one go,
+        saved 0 to 4 % of an update."""
         encoded = torch.relu(self.encoder(obs))
         if self.recurrent == "none":
             return encoded + torch.relu(self.memory(encoded)), state
@@ -321,7 +407,8 @@ class Agent(nn.Module):
         logprobs = self.logprobs(features, masks)
         if deterministic:
             actions = logprobs.argmax(-1)
-        else:  # the first action whose cumulated probability passes a random number; the factor keeps it below 1 when rounded
+        # the first action whose cumulated probability passes a random number; the factor keeps it below 1 when rounded
+        else:
             cumulated = logprobs.exp().cumsum(-1)
             dice = torch.rand(len(obs), 1, generator=generator, device=obs.device) * (1 - 1e-6) * cumulated[:, -1:]
             actions = (cumulated <= dice).sum(-1)
@@ -343,7 +430,8 @@ def make_agent(settings):
 
 
 def gae(rewards, values, next_value, terminated, truncated, bootstrap, gamma, gae_lambda):
-    """All (T, B), next_value (B,). After a goal nothing more is worth anything, a truncated game is worth V(its last observation)."""
+    """All (T, B), next_value (B,). After a goal nothing more is worth anything, a truncated game is worth V(its last
+    observation)."""
     advantages, last = torch.zeros_like(rewards), torch.zeros_like(next_value)
     for t in reversed(range(len(rewards))):
         following = values[t + 1] if t + 1 < len(rewards) else next_value
@@ -360,12 +448,15 @@ def ppo_losses(logprob, old_logprob, advantages, values, returns, clip_coef):
     policy_loss = torch.max(-advantages * ratio, -advantages * ratio.clamp(1 - clip_coef, 1 + clip_coef)).mean()
     value_loss = 0.5 * (values - returns).square().mean()
     with torch.no_grad():
-        stats = torch.stack([-logratio.mean(), (ratio - 1 - logratio).mean(), ((ratio - 1).abs() > clip_coef).float().mean()])
+        stats = torch.stack(
+            [-logratio.mean(), (ratio - 1 - logratio).mean(), ((ratio - 1).abs() > clip_coef).float().mean()]
+        )
     return policy_loss, value_loss, stats
 
 
 def minibatches(indices, size):
-    """In random order, in parts of nearly equal size: a lone row left over would have no standard deviation to divide by."""
+    """In random order, in parts of nearly equal size: a lone row left over would have no standard deviation to divide
+    by."""
     return indices[torch.randperm(len(indices))].tensor_split(math.ceil(len(indices) / size))
 
 
@@ -378,7 +469,11 @@ class RunningMeanStd:
     """Mean and variance of all that was seen, merged batch by batch (Chan et al.), in double precision."""
 
     def __init__(self, size):
-        self.mean, self.var, self.count = torch.zeros(size, dtype=torch.float64), torch.ones(size, dtype=torch.float64), 1e-4
+        self.mean, self.var, self.count = (
+            torch.zeros(size, dtype=torch.float64),
+            torch.ones(size, dtype=torch.float64),
+            1e-4,
+        )
 
     def update(self, batch):
         mean, var, count = batch.mean(0).double(), batch.var(0, unbiased=False).double(), len(batch)
@@ -389,8 +484,9 @@ class RunningMeanStd:
 
 
 class RewardScale:
-    """Divides rewards by the std of discounted returns, as gymnasium's NormalizeReward does, here over the rollouts of several actors
-    and over the learner's own rows only. Sums run on from one rollout of an actor to the next: discounted for the scale, plain to log."""
+    """Divides rewards by the std of discounted returns, as gymnasium's NormalizeReward does, here over the rollouts of
+    several actors and over the learner's own rows only. Sums run on from one rollout of an actor to the next:
+    discounted for the scale, plain to log."""
 
     def __init__(self, *shape):
         """shape: (actors, …) as one step of an actor's rewards"""
@@ -427,7 +523,8 @@ class RewardScale:
 
 
 def opponent_chances(elos, ages, elo, args):
-    """Chances of opponents with these Elos and ages (0 = the newest) for an agent of this Elo: softmax of −distance / temperature"""
+    """Chances of opponents with these Elos and ages (0 = the newest) for an agent of this Elo: softmax of −distance /
+    temperature"""
     elos, ages = np.asarray(elos, float), np.asarray(ages, float)
     distance = {
         "uniform": np.zeros(len(elos)),
@@ -443,7 +540,10 @@ def opponent_chances(elos, ages, elo, args):
 def stage_passed(scores, args):
     """Whether the curriculum goes on: surely, by the stage's measure over its last games"""
     recent = scores[-args.transition_games :]
-    return len(recent) >= args.transition_games and wilson(float(np.mean(recent)), len(recent))[1] >= args.transition_win_rate
+    return (
+        len(recent) >= args.transition_games
+        and wilson(float(np.mean(recent)), len(recent))[1] >= args.transition_win_rate
+    )
 
 
 def stage_rewards(args, stage, update):
@@ -470,25 +570,38 @@ def measured(name):
     return lambda env, info: info["terms"][:, column]
 
 
-# A reward is a function of the environment after a step, and of its info → one number per car (A,). One of your own reads
-# `env.cars`, `env.balls` and their `old_` versions, whose columns have names in envs/rocketleague/observations.py:
+# A reward is a function of the environment after a step, and of its info → one number per car (A,). One of your own
+# reads `env.cars`, `env.balls` and their `old_` versions, whose columns have names in
+# envs/rocketleague/observations.py:
 #     def high(env, info): return np.float32(env.cars[:, POSITION + 2] > 500)
 # It takes its place in REWARDS and a weight in a preset.
 REWARDS = {name: measured(name) for name in contract.TERM_NAMES}
 REWARD_NAMES = tuple(REWARDS)
-EVENTS = ("goal", "concede", "scorer", "shot", "save", "demo", "demoed")  # what happens in a match; all others are dense
-# What an opponent should prevent: of these one team pays what the other gets, where a stage is zero-sum. Goals pay both sides already.
+EVENTS = (
+    "goal",
+    "concede",
+    "scorer",
+    "shot",
+    "save",
+    "demo",
+    "demoed",
+)  # what happens in a match; all others are dense
+# What an opponent should prevent: of these one team pays what the other gets, where a stage is zero-sum. Goals pay both
+# sides already.
 ZERO_SUM = ("touch_strength", "ball_speed_to_goal", "shot", "save", "demo")
 # Presets of --reward-mode. Conceding costs a fifth less than scoring brings, so that attacking is worth its risk.
 REWARD_PRESETS = {
     "sparse": {"goal": 10.0, "concede": -8.0, "save": 2.0},
     "dense": {
-        "goal": 10.0, "concede": -8.0, "scorer": 1.0, "shot": 1.0, "save": 2.0, "demo": 1.0, "demoed": -1.0, "touch": 1.0,
-        "touch_strength": 4.0, "touch_height": 1.0, "speed_to_ball": 0.1, "ball_speed_to_goal": 0.2, "face_ball": 0.02, "air": 0.003,
+        "goal": 10.0, "concede": -8.0, "scorer": 1.0, "shot": 1.0, "save": 2.0, "demo": 1.0, "demoed": -1.0,
+        "touch": 1.0,
+        "touch_strength": 4.0, "touch_height": 1.0, "speed_to_ball": 0.1, "ball_speed_to_goal": 0.2, "face_ball": 0.02,
+        "air": 0.003,
         "pickup": 0.1, "boost_gained": 0.5, "boost_kept": 0.005, "boost_lost": -0.2,
     },
     "hybrid": {
-        "goal": 10.0, "concede": -8.0, "touch": 0.1, "touch_strength": 2.0, "speed_to_ball": 0.02, "face_ball": 0.003, "air": 0.001,
+        "goal": 10.0, "concede": -8.0, "touch": 0.1, "touch_strength": 2.0, "speed_to_ball": 0.02, "face_ball": 0.003,
+        "air": 0.001,
         "ball_speed_to_goal": 0.1, "boost_gained": 0.3, "boost_kept": 0.005, "save": 2.0, "demo": 1.0, "demoed": -1.0,
     },
 }  # fmt: skip
@@ -501,7 +614,10 @@ def reward_weights(mode, overrides=()):
         name, _, value = text.partition("=")
         if name not in REWARDS:
             close = difflib.get_close_matches(name, REWARD_NAMES, n=1)
-            raise ValueError(f"unknown reward {name!r}" + (f", did you mean {close[0]!r}?" if close else f" ({', '.join(REWARD_NAMES)})."))
+            raise ValueError(
+                f"unknown reward {name!r}"
+                + (f", did you mean {close[0]!r}?" if close else f" ({', '.join(REWARD_NAMES)}).")
+            )
         try:
             chosen[name] = float(value)
         except ValueError:
@@ -512,7 +628,8 @@ def reward_weights(mode, overrides=()):
 
 
 def mix_rewards(terms, weights, env, stage):
-    """(1 − spirit) · own + spirit · the team's mean − the opponents' mean of the zero-sum rewards. terms (A, R) → (A,)"""
+    """(1 − spirit) · own + spirit · the team's mean − the opponents' mean of the zero-sum rewards. terms (A, R) →
+    (A,)"""
     paid = (terms * weights).astype(np.float64)
     own = paid.sum(1)
     size, team = env.sizes[env.agent_arena], 2 * env.agent_arena + env.agent_team
@@ -524,15 +641,24 @@ def mix_rewards(terms, weights, env, stage):
 
 # --------------------------------------------------------------------------------------------------------------- actors
 
-# Who plays the other side of an arena: a serial number of the league. The scripted players have the first ones, in their own order.
+# Who plays the other side of an arena: a serial number of the league. The scripted players have the first ones, in
+# their own order.
 NOBODY, SELF, FIRST_MEMBER = -2, -1, len(PLAYERS)
 KINDS = ("self", *PLAYERS, "past")
 MAX_EPISODES = 4096  # per rollout
-# Of each game that ended: the kind of opponent, its serial number, the score and length, the share of own cars that touched the
-# ball, whether a learner scored
+# Of each game that ended: the kind of opponent, its serial number, the score and length, the share of own cars that
+# touched the ball, whether a learner scored
 EPISODE_FIELDS = ("kind", "opponent", "score", "length", "touched", "scored")
 # Of the rollout: steps_in_stage counts those before it, the times are seconds
-ROLLOUT_NUMBERS = ("version", "stage", "steps_in_stage", "num_episodes", "rollout_time", "inference_time", "simulator_time")
+ROLLOUT_NUMBERS = (
+    "version",
+    "stage",
+    "steps_in_stage",
+    "num_episodes",
+    "rollout_time",
+    "inference_time",
+    "simulator_time",
+)
 
 
 def make_env(args, stage, seed):
@@ -543,10 +669,14 @@ def make_env(args, stage, seed):
         states["aerial"] = sum(states.values()) * args.aerial_focus / (1 - args.aerial_focus)
     arenas, rest = divmod(args.num_agents * len(stage.team_sizes), 2 * sum(stage.team_sizes))
     if rest or args.num_agents % 12:
-        raise ValueError(f"--num-agents is {args.num_agents}: it must be a multiple of 12, so that every stage's teams come out even.")
+        raise ValueError(
+            f"--num-agents is {args.num_agents}: it must be a multiple of 12, so that every stage's teams come out "
+            f"even."
+        )
     return RocketLeagueVecEnv(
         arenas, stage.team_sizes, seed, args.action_repeat, states, args.state_file,
-        max_seconds=stage.seconds, no_touch_seconds=stage.idle_seconds, mesh_dir=args.mesh_dir, generated_meshes=args.generated_meshes,
+        max_seconds=stage.seconds, no_touch_seconds=stage.idle_seconds, mesh_dir=args.mesh_dir,
+        generated_meshes=args.generated_meshes,
     )  # fmt: skip
 
 
@@ -566,7 +696,9 @@ def make_storage(args):
         "terminated": torch.zeros(shape, dtype=torch.bool),
         "truncated": torch.zeros(shape, dtype=torch.bool),
         "trained": torch.zeros(shape, dtype=torch.bool),  # whether the learner's own policy acted here
-        "terms": torch.zeros(len(REWARD_NAMES), dtype=torch.float64),  # what REWARDS gave, summed over the learner's rows
+        "terms": torch.zeros(
+            len(REWARD_NAMES), dtype=torch.float64
+        ),  # what REWARDS gave, summed over the learner's rows
         **{f"episode_{name}": torch.zeros(MAX_EPISODES) for name in EPISODE_FIELDS},
         **{name: torch.zeros(1, dtype=torch.float64) for name in ROLLOUT_NUMBERS},
     }
@@ -579,7 +711,8 @@ def make_broadcast(args, num_parameters):
 
 
 class Actor:
-    """Plays games and writes them down. Knows nothing of processes or Ray: the same class runs inline and anywhere else."""
+    """Plays games and writes them down. Knows nothing of processes or Ray: the same class runs inline and anywhere
+    else."""
 
     def __init__(self, args, index):
         self.args, self.index, self.seed, self.stage = args, index, args.seed * 1000 + index, -1
@@ -598,7 +731,8 @@ class Actor:
         self.actions = np.full(self.env.num_agents, contract.NO_OP, np.int64)
 
     def pull_weights(self, broadcast):
-        """Takes the newest weights, stage and rewards, and draws the opponents of this rollout → (version, share of self, opponents)"""
+        """Takes the newest weights, stage and rewards, and draws the opponents of this rollout → (version, share of
+        self, opponents)"""
         if self.args.inference == "central":
             self.policy = CentralPolicy(broadcast.channels[self.index])
         with broadcast.lock:
@@ -628,7 +762,9 @@ class Actor:
         """Rows of the learner's policy, and of each opponent."""
         opponent = self.opponent[self.env.agent_arena]
         own = (opponent == SELF) | (self.env.agent_team == self.side[self.env.agent_arena])
-        return np.flatnonzero(own), {int(who): np.flatnonzero(~own & (opponent == who)) for who in np.unique(opponent[~own])}
+        return np.flatnonzero(own), {
+            int(who): np.flatnonzero(~own & (opponent == who)) for who in np.unique(opponent[~own])
+        }
 
     @torch.no_grad()
     def rollout(self, broadcast, storage):
@@ -656,7 +792,9 @@ class Actor:
                 if who in self.bots:
                     self.bots[who].act(env.obs, env.masks, rows, self.actions)
                 else:
-                    actions, _, _, self.memory[rows] = self.members[who].act(obs[rows], masks[rows], self.memory[rows], self.generator)
+                    actions, _, _, self.memory[rows] = self.members[who].act(
+                        obs[rows], masks[rows], self.memory[rows], self.generator
+                    )
                     self.actions[rows] = actions.numpy()
             inference_time += time.perf_counter() - clock
 
@@ -711,7 +849,12 @@ class Actor:
         """All that the next rollout depends on, so that an inline run resumes exactly."""
         if self.stage < 0:
             return None
-        arrays = {**self.env.state_dict(), "opponent": self.opponent, "side": self.side, "touched_in_game": self.touched}
+        arrays = {
+            **self.env.state_dict(),
+            "opponent": self.opponent,
+            "side": self.side,
+            "touched_in_game": self.touched,
+        }
         bots = {who: json.dumps(bot.rng.bit_generator.state) for who, bot in self.bots.items()}
         return shared_memory.actor_state(self, arrays) | {
             "stage": self.stage,
@@ -724,7 +867,9 @@ class Actor:
         self.enter_stage(state["stage"])
         arrays = shared_memory.load_actor_state(self, state)
         self.env.load_state_dict(arrays)
-        self.opponent[:], self.side[:], self.touched[:] = (arrays[name] for name in ("opponent", "side", "touched_in_game"))
+        self.opponent[:], self.side[:], self.touched[:] = (
+            arrays[name] for name in ("opponent", "side", "touched_in_game")
+        )
         self.memory.copy_(state["memory"])
         self.steps = state["steps"]
         for who, dice in state["bots"].items():
@@ -739,13 +884,14 @@ class Actor:
 #    learner ── number of a free slot ──► actor process: Actor.rollout(broadcast, slot)
 #            ◄── number of a full slot ──
 #
-# Rollouts lie in shared memory, two slots per actor, so that it fills one while the learner reads the other. Only integers
-# cross a pipe. Each actor has a pipe of its own: one that is killed cannot leave a lock behind that others wait for.
+# Rollouts lie in shared memory, two slots per actor, so that it fills one while the learner reads the other. Only
+# integers cross a pipe. Each actor has a pipe of its own: one that is killed cannot leave a lock behind that others
+# wait for.
 
 
 def make_rollouts(args, broadcast, stopping, actor=None):
-    """Yields (actor's index, its rollout, rollouts that wait) until the list `stopping` has something in it. A rollout is the
-    actor's again when the next is asked for.
+    """Yields (actor's index, its rollout, rollouts that wait) until the list `stopping` has something in it. A rollout
+    is the actor's again when the next is asked for.
 
     actor: the one that plays in this process, if there are no others."""
     if actor:
@@ -784,9 +930,13 @@ def process_rollouts(args, broadcast, stopping):
         error = error or f"pid {workers[index].pid}, exit code {workers[index].exitcode}"
         deaths.append(time.monotonic())
         last_line = error.strip().splitlines()[-1]
-        print(f"Actor process {index} died ({error if args.debug else last_line}): a new one takes its place.", flush=True)
+        print(
+            f"Actor process {index} died ({error if args.debug else last_line}): a new one takes its place.", flush=True
+        )
         if len(deaths) >= 3 and deaths[-1] - deaths[-3] < 60.0:
-            raise RunFailed(f"Three actor processes died within a minute, the last one of: {last_line}. --debug shows more.")
+            raise RunFailed(
+                f"Three actor processes died within a minute, the last one of: {last_line}. --debug shows more."
+            )
         start(index)
 
     try:
@@ -838,7 +988,8 @@ def actor_main(args, index, broadcast, slots, pipe):
 
 
 class CentralPolicy:
-    """An actor's policy when one process computes for all actors (--inference central): the same calls, answered there."""
+    """An actor's policy when one process computes for all actors (--inference central): the same calls, answered
+    there."""
 
     def __init__(self, channel):
         self.channel = channel
@@ -852,7 +1003,8 @@ class CentralPolicy:
 
 
 def make_channels(args):
-    """→ the actors' sides and the inference process's: `act`'s arguments one way, its results the other, a row for each car"""
+    """→ the actors' sides and the inference process's: `act`'s arguments one way, its results the other, a row for each
+    car"""
     storage = make_storage(args)
 
     def rows(names):
@@ -885,11 +1037,14 @@ def inference_main(args, broadcast, device, channels):
 
 
 class League:
-    """Opponents: the scripted players, whose ratings are pinned, and past selves. Ratings move in rating matches only."""
+    """Opponents: the scripted players, whose ratings are pinned, and past selves. Ratings move in rating matches
+    only."""
 
     def __init__(self, args, broadcast):
         self.args, self.broadcast, self.next_serial = args, broadcast, FIRST_MEMBER
-        self.members = [{**new_rating(name, PINNED[name]), "serial": serial, "row": -1} for serial, name in enumerate(PLAYERS)]
+        self.members = [
+            {**new_rating(name, PINNED[name]), "serial": serial, "row": -1} for serial, name in enumerate(PLAYERS)
+        ]
         self.agent = new_rating("agent", PINNED["random"])  # which an untrained network plays like
 
     def join(self, name, flat):
@@ -897,11 +1052,14 @@ class League:
         if len(self.members) == self.args.league_size + FIRST_MEMBER:
             self.members.remove(min(self.members[FIRST_MEMBER:], key=lambda member: member["elo"]))
         row = self.broadcast.store(flat, [member["row"] for member in self.members])
-        self.members.append({**self.agent, "serial": self.next_serial, "row": row, "name": name, "games": 0, "wins": 0.0})
+        self.members.append(
+            {**self.agent, "serial": self.next_serial, "row": row, "name": name, "games": 0, "wins": 0.0}
+        )
         self.next_serial += 1
 
     def prune(self):
-        """Past selves far below the agent leave; the scripted players stay whatever happens, or the scale would lose its hold."""
+        """Past selves far below the agent leave; the scripted players stay whatever happens, or the scale would lose
+        its hold."""
         floor = self.agent["elo"] - self.args.min_elo_diff
         self.members = [member for member in self.members if member["serial"] < FIRST_MEMBER or member["elo"] >= floor]
 
@@ -910,8 +1068,8 @@ class League:
         return opponent_chances(elos, ages, self.agent["elo"], self.args)
 
     def rating_opponents(self, update):
-        """Whom to play rating matches with: `rule` always, the other scripted players in turn (all of them would take longer than the
-        training in between), and some past selves, drawn as opponents are"""
+        """Whom to play rating matches with: `rule` always, the other scripted players in turn (all of them would take
+        longer than the training in between), and some past selves, drawn as opponents are"""
         turn = 1 + update // max(self.args.eval_frequency, 1) % (FIRST_MEMBER - 1)
         chances, past = self.probabilities()[FIRST_MEMBER:], self.members[FIRST_MEMBER:]
         chosen = []
@@ -943,8 +1101,8 @@ class League:
 
 
 def memory_kept(ended, length):
-    """(T, A): whether the memory of before a step is still that of its game, as (T, A, 1) of 0 and 1. The first step of a chunk
-    begins with a stored state, which the actor has emptied where a game had just begun."""
+    """(T, A): whether the memory of before a step is still that of its game, as (T, A, 1) of 0 and 1. The first step of
+    a chunk begins with a stored state, which the actor has emptied where a game had just begun."""
     keep = torch.ones(*ended.shape, 1)
     keep[1:] = (~ended[:-1, :, None]).float()
     keep[::length] = 1.0
@@ -952,7 +1110,8 @@ def memory_kept(ended, length):
 
 
 def cut_into_chunks(s, advantages, returns, length):
-    """A rollout → {name: (C, L, A, …)}, chunks of `length` steps, and the (chunk, car) of those with a row of the learner's own (M, 2)"""
+    """A rollout → {name: (C, L, A, …)}, chunks of `length` steps, and the (chunk, car) of those with a row of the
+    learner's own (M, 2)"""
     fields = {
         "obs": s.obs,
         "masks": s.masks,
@@ -975,7 +1134,8 @@ def take_minibatch(chunks, states, mb_chunks, device):
 
 
 def minibatch_loss(agent, unroll, mb, args, autocast=contextlib.nullcontext):
-    """PPO's loss on the rows that the learner's own policy played → loss, its parts and statistics as one detached vector"""
+    """PPO's loss on the rows that the learner's own policy played → loss, its parts and statistics as one detached
+    vector"""
     with autocast():
         features, _ = unroll(mb.obs, mb.states, mb.keep)
         masks, actions, old_logprobs, advantages, returns = mb.masks, mb.actions, mb.logprobs, mb.advantages, mb.returns
@@ -1011,7 +1171,9 @@ def gradient_step(loss, agent, optimizer, scaler, max_grad_norm):
 def update_policy(args, agent, optimizer, s, rewards, learner):
     """Advantages of a rollout with these (scaled) rewards, then update_epochs passes of PPO over its chunks
     → rows of LOSS_NAMES, returns (T, A). learner: unroll, scaler, autocast, device"""
-    advantages = gae(rewards, s.values[:-1], s.values[-1], s.terminated, s.truncated, s.bootstrap, args.gamma, args.gae_lambda)
+    advantages = gae(
+        rewards, s.values[:-1], s.values[-1], s.terminated, s.truncated, s.bootstrap, args.gamma, args.gae_lambda
+    )
     returns = advantages + s.values[:-1]
     chunks, own_chunks = cut_into_chunks(s, advantages, returns, args.sequence_length)
     losses = []
@@ -1024,11 +1186,14 @@ def update_policy(args, agent, optimizer, s, rewards, learner):
     return losses, returns
 
 
-# ----------------------------------------------------------------------------------------------- evaluation, checkpoints
+# ---------------------------------------------------------------------------------------------- evaluation, checkpoints
 
 
 def save_model(path, agent, args, stage):
-    statistics = {"mean": np.zeros(NUM_OBS, np.float32), "std": np.ones(NUM_OBS, np.float32)}  # the environment scales observations
+    statistics = {
+        "mean": np.zeros(NUM_OBS, np.float32),
+        "std": np.ones(NUM_OBS, np.float32),
+    }  # the environment scales observations
     metadata = {"game": "rocketleague", "contract_hash": contract.contract_hash(), "stage": STAGE_NAMES[stage]}
     models.save_model(path, agent.state_dict(), statistics, metadata, args, __file__)
 
@@ -1069,7 +1234,8 @@ def stage_measure(s, now, args):
 
 
 def evaluate(args, agent, league, now, run_dir):
-    """Rating matches, all of them in games.csv, and the touch rate → metrics. The models let a run be compared with its own past."""
+    """Rating matches, all of them in games.csv, and the touch rate → metrics. The models let a run be compared with its
+    own past."""
     policy = copy_with_weights(agent, to_flat(agent)).cpu().eval()
     save_model(run_dir / "models" / f"{now.global_step}.zip", policy, args, now.stage)
     keep_models(run_dir, args.keep_models)
@@ -1078,7 +1244,8 @@ def evaluate(args, agent, league, now, run_dir):
         scripted = member["serial"] < FIRST_MEMBER
         scores = rating_match(
             args, policy, league.agent,
-            opponent=member["name"] if scripted else copy_with_weights(policy, league.broadcast.member_weights[member["row"]]),
+            opponent=member["name"] if scripted else copy_with_weights(policy,
+                league.broadcast.member_weights[member["row"]]),
             opponent_rating=member, team_size=max(stage.team_sizes),
             seed=args.seed + 7919 * (now.update + 1),  # not the seed of any actor
             folder=run_dir, global_step=now.global_step, stage=stage.name,
@@ -1088,7 +1255,9 @@ def evaluate(args, agent, league, now, run_dir):
         if member["name"] == "rule" and stage.measure == "win":
             now.stage_scores.extend((scores == 1.0).tolist())  # a tie is not a win
     league.prune()
-    small = dataclasses.replace(args, num_agents=12 * math.ceil(args.eval_episodes / 6), state_file="", aerial_focus=0.0)
+    small = dataclasses.replace(
+        args, num_agents=12 * math.ceil(args.eval_episodes / 6), state_file="", aerial_focus=0.0
+    )
     return metrics | touch_metrics(policy, lambda: make_env(small, STAGES[0], args.seed + 7919), args.seed)
 
 
@@ -1099,7 +1268,10 @@ def rollout_metrics(args, s, returns, reward_weights, now):
     results = torch.stack([s.episode_kind, s.episode_opponent, s.episode_score, s.episode_length], 1)[:count]
     return {
         "charts/stage": now.stage,
-        "charts/touches_per_minute": float(means[REWARD_NAMES.index("touch")]) * 60 * contract.TICK_RATE / args.action_repeat,
+        "charts/touches_per_minute": float(means[REWARD_NAMES.index("touch")])
+        * 60
+        * contract.TICK_RATE
+        / args.action_repeat,
         "losses/explained_variance": 1 - float(unexplained),
         **result_metrics(results, KINDS),
         **{f"rewards/{term}": value for term, value in zip(REWARD_NAMES, (means * reward_weights.numpy()).tolist())},
@@ -1124,7 +1296,10 @@ def check(args):
     except ValueError as error:
         raise BadInput(f"--reward-weights: {error}") from None
     if not paid:
-        raise BadInput(f"With --reward-mode {args.reward_mode} nothing is paid for in stage {args.stage}: begin with --stage score.")
+        raise BadInput(
+            f"With --reward-mode {args.reward_mode} nothing is paid for in stage {args.stage}: begin with --stage "
+            f"score."
+        )
 
 
 if __name__ == "__main__":
@@ -1138,7 +1313,9 @@ if __name__ == "__main__":
     agent = make_agent(vars(args)).to(device)
     optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5)
     args.inference = central_inference.resolve_inference(args, device)
-    unroll = maybe_compile(args, agent.unroll, device, "a memory runs in parts, from game to game" if args.recurrent != "none" else "")
+    unroll = maybe_compile(
+        args, agent.unroll, device, "a memory runs in parts, from game to game" if args.recurrent != "none" else ""
+    )
     learner = SimpleNamespace(unroll=unroll, scaler=scaler, autocast=autocast, device=device)
     scale_rewards = RewardScale(max(args.num_workers, 1), args.num_agents)
     args.sharing = shared_memory.resolve_sharing(args, make_storage, len(to_flat(agent)))
@@ -1148,7 +1325,13 @@ if __name__ == "__main__":
     actor = Actor(args, 0) if args.num_workers == 0 else None
 
     if checkpoint:
-        parts = {"agent": agent, "optimizer": optimizer, "scaler": scaler, "member_weights": broadcast.member_weights, "league": league}
+        parts = {
+            "agent": agent,
+            "optimizer": optimizer,
+            "scaler": scaler,
+            "member_weights": broadcast.member_weights,
+            "league": league,
+        }
         restore(checkpoint, **parts, progress=now, reward_scale=scale_rewards)
         torch.set_rng_state(checkpoint["torch_rng"])
         if actor and checkpoint["actor"]:
@@ -1185,7 +1368,12 @@ if __name__ == "__main__":
         broadcast.channels, theirs = make_channels(args)
         processes.enter_context(central_inference.running(inference_main, (args, broadcast, device), theirs))
     rollouts = make_rollouts(args, broadcast, stopping, actor)
-    start_time, first_step, consistent, done = time.time(), now.global_step, True, progress(args, now.global_step, now.seconds)
+    start_time, first_step, consistent, done = (
+        time.time(),
+        now.global_step,
+        True,
+        progress(args, now.global_step, now.seconds),
+    )
 
     try:
         wait_start = time.perf_counter()
@@ -1211,7 +1399,11 @@ if __name__ == "__main__":
             # --- the stage's measure, a snapshot for the league now and then
             now.stage_scores += stage_measure(s, now, args)
             del now.stage_scores[: -args.transition_games]
-            if args.opponent_update_freq and STAGES[now.stage].opponents and now.update % args.opponent_update_freq == 0:
+            if (
+                args.opponent_update_freq
+                and STAGES[now.stage].opponents
+                and now.update % args.opponent_update_freq == 0
+            ):
                 league.join(f"snapshot_{now.global_step}", to_flat(agent))
             publish()
             consistent, learn_time = True, time.perf_counter() - learn_start
@@ -1234,7 +1426,9 @@ if __name__ == "__main__":
                 metrics |= evaluate(args, agent, league, now, run_dir)
             if now.stage_scores:
                 metrics[f"charts/measure_{STAGES[now.stage].measure}"] = float(np.mean(now.stage_scores))
-            metrics |= {f"elo/{name}": league.agent[key] for name, key in (("agent", "elo"), ("mu", "mu"), ("sigma", "sigma"))}
+            metrics |= {
+                f"elo/{name}": league.agent[key] for name, key in (("agent", "elo"), ("mu", "mu"), ("sigma", "sigma"))
+            }
             metrics["league/size"] = len(league.members)
             passed = now.stage < last_stage and stage_passed(now.stage_scores, args)
             if passed:

@@ -1,4 +1,5 @@
-"""A headless Chromium for tests, driven over the DevTools protocol. Nothing but apt's chromium and the websockets package is needed."""
+"""A headless Chromium for tests, driven over the DevTools protocol. Nothing but apt's chromium and the websockets
+package is needed."""
 
 import base64
 import contextlib
@@ -13,18 +14,22 @@ from pathlib import Path
 from websockets.sync.client import connect
 
 FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update "
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update "
     "--disable-sync --disable-dev-shm-usage --hide-scrollbars --mute-audio --remote-debugging-port=0"
 ).split()
 SECONDS = 60.0
 
 
 def find_chromium():
-    return next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
+    return next(
+        (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+    )
 
 
 class Browser:
-    """`with Browser() as browser: browser.open(address)`, then `evaluate`, `wait`, `screenshot`; `requests` has every address asked for."""
+    """`with Browser() as browser: browser.open(address)`, then `evaluate`, `wait`, `screenshot`; `requests` has every
+    address asked for."""
 
     def __init__(self, width=1280, height=900):
         self.size = width, height
@@ -34,7 +39,9 @@ class Browser:
         self.folder = tempfile.mkdtemp(prefix="chromium-")
         size = f"--window-size={self.size[0]},{self.size[1]}"
         command = [find_chromium(), *FLAGS, size, f"--user-data-dir={self.folder}", "about:blank"]
-        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         try:
             self.attach()
         except BaseException:
@@ -108,7 +115,9 @@ class Browser:
                 if value:
                     return value
             if time.monotonic() > deadline:
-                raise TimeoutError(f"Within {seconds:.0f} s this did not become true in the page: {expression}. Errors: {self.errors}")
+                raise TimeoutError(
+                    f"Within {seconds:.0f} s this did not become true in the page: {expression}. Errors: {self.errors}"
+                )
             time.sleep(0.05)
 
     def resize(self, width, height, mobile=False):
@@ -116,7 +125,9 @@ class Browser:
 
     def screenshot(self, path=None, whole=False):
         """→ PNG bytes"""
-        picture = base64.b64decode(self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)["data"])
+        picture = base64.b64decode(
+            self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)["data"]
+        )
         if path:
             Path(path).write_bytes(picture)
         return picture

@@ -3,7 +3,8 @@
     python tests/osrs_server.py --port 7070
 
 - There is one world. It ticks when every agent that is logged in has spoken, and stands still otherwise.
-- A login is answered by a tick of the world; a logout at once, from any connection. A broken connection logs nobody out.
+- A login is answered by a tick of the world; a logout at once, from any connection. A broken connection logs nobody
+  out.
 - A reset looks its target up by name: names are formatted (words are capitalised), the target's id is taken as it came.
 - A fight begins some ticks after both have asked for it. One of them is told at its tick 0, the other at its tick 1.
 - The end of a fight is told one tick after the death.
@@ -35,14 +36,19 @@ def meta_of(facts, fighter, foe):
     meta = {
         "damageGeneratedOnTargetScale": facts.damage_dealt, "damageGeneratedOnPlayerScale": facts.damage_received,
         "extraDamageDealtOnTargetScale": facts.extra_dealt, "extraDamageDealtOnPlayerScale": facts.extra_received,
-        "playerHealedScale": facts.healed, "targetHealedScale": facts.target_healed, "wastedFoodScale": facts.wasted_food,
+        "playerHealedScale": facts.healed, "targetHealedScale": facts.target_healed,
+        "wastedFoodScale": facts.wasted_food,
         "remainingFoodScale": facts.food_left, "remainingBrewScale": 0.0,
         "targetRemainingFoodScale": facts.target_food_left, "targetRemainingBrewScale": 0.0,
         "playerFrozenTicks": fighter.freeze_timer, "targetFrozenTicks": foe.freeze_timer,
         "currentPrayerPercent": 1 - facts.no_prayer, "currentHealthPercent": facts.health,
     }  # fmt: skip
     if facts.hit_off_prayer >= 0:
-        meta.update(hitOffPrayer=bool(facts.hit_off_prayer), playerHitAttackSpeed=facts.attack_speed, hitWithSmite=bool(facts.smite))
+        meta.update(
+            hitOffPrayer=bool(facts.hit_off_prayer),
+            playerHitAttackSpeed=facts.attack_speed,
+            hitWithSmite=bool(facts.smite),
+        )
     if facts.prayed_correctly >= 0:
         meta.update(protectedPrayer=bool(facts.prayed_correctly), targetHitAttackSpeed=facts.target_attack_speed)
     return {key: value if isinstance(value, bool) else float(value) for key, value in meta.items()}
@@ -58,7 +64,9 @@ class Player:
     def __init__(self, agent_id):
         self.id = agent_id
         self.name = re.sub(r"[a-z]+", lambda word: word[0].capitalize(), agent_id)  # "agent-ab12" → "Agent-Ab12"
-        self.request = None  # (action, body, future) that the world has not answered; None = the world waits for this one
+        self.request = (
+            None  # (action, body, future) that the world has not answered; None = the world waits for this one
+        )
         self.fight, self.side = None, 0
 
 

@@ -159,11 +159,15 @@ def test_stopped_before_anything(table, tmp_path):
 
 def test_a_changed_player_plays_again(table, tmp_path, monkeypatch, capsys):
     run_arena(tmp_path)
-    monkeypatch.setattr(arena, "identities", lambda players: {name: f"{name} {'new' * (name == 'paper')}" for name in players})
+    monkeypatch.setattr(
+        arena, "identities", lambda players: {name: f"{name} {'new' * (name == 'paper')}" for name in players}
+    )
     run_arena(tmp_path)
     assert len(table.played) == 6, "first time under these identities"
     capsys.readouterr()
-    monkeypatch.setattr(arena, "identities", lambda players: {name: f"{name} {'newer' * (name == 'paper')}" for name in players})
+    monkeypatch.setattr(
+        arena, "identities", lambda players: {name: f"{name} {'newer' * (name == 'paper')}" for name in players}
+    )
     run_arena(tmp_path)
     assert table.played[6:] == [("rock", "paper"), ("paper", "scissors")]
     assert "paper has changed since it last played here" in capsys.readouterr().err
@@ -207,18 +211,34 @@ def test_what_is_wrong_is_said(table, tmp_path):
             run_arena(tmp_path)
 
 
-# ------------------------------------------------------------------------------------------------------------ real games
+# ----------------------------------------------------------------------------------------------------------- real games
 
 
 def start(*words, **settings):
     return subprocess.Popen(
-        [sys.executable, ROOT / "cleanrl_games/tools/arena.py", *map(str, words)], stderr=subprocess.PIPE, text=True, **settings
+        [sys.executable, ROOT / "cleanrl_games/tools/arena.py", *map(str, words)],
+        stderr=subprocess.PIPE,
+        text=True,
+        **settings,
     )
 
 
 def test_a_real_arena_of_scripted_players_in_processes(tmp_path):
-    """Two processes and two games apart: the second time from the results in the folder, whose pictures it makes anew."""
-    words = ("nh", "random", "--no-baselines", "--game", "osrs", "--episodes", "200", "--anchor", "nh", "--output", tmp_path / "arena")
+    """Two processes and two games apart: the second time from the results in the folder, whose pictures it makes
+    anew."""
+    words = (
+        "nh",
+        "random",
+        "--no-baselines",
+        "--game",
+        "osrs",
+        "--episodes",
+        "200",
+        "--anchor",
+        "nh",
+        "--output",
+        tmp_path / "arena",
+    )
     done = start(*words, stdout=subprocess.PIPE)
     out, err = done.communicate(timeout=300)
     assert done.returncode == 0, err
@@ -240,8 +260,21 @@ def test_a_real_arena_of_scripted_players_in_processes(tmp_path):
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_no_process_is_left(tmp_path, how):
-    """A pairing far too long to finish: Ctrl-C ends the arena and the processes that play for it; so does the arena's death."""
-    words = ("nh", "random", "--no-baselines", "--game", "osrs", "--episodes", 10**7, "--output", tmp_path, "--jobs", "1")
+    """A pairing far too long to finish: Ctrl-C ends the arena and the processes that play for it; so does the arena's
+    death."""
+    words = (
+        "nh",
+        "random",
+        "--no-baselines",
+        "--game",
+        "osrs",
+        "--episodes",
+        10**7,
+        "--output",
+        tmp_path,
+        "--jobs",
+        "1",
+    )
     process = start(*words, stdout=subprocess.DEVNULL, start_new_session=True)
     children, deadline = [], time.time() + 120
     try:

@@ -1,7 +1,8 @@
-"""Bad input to every script and tool: a sentence that names the flag or the file, exit code 2, no traceback, nothing written.
+"""Bad input to every script and tool: a sentence that names the flag or the file, exit code 2, no traceback, nothing
+written.
 
-Each line is checked in process, by the functions that the script or tool itself calls before it writes anything. A few are started
-as a user would, for the exit code and the empty folder."""
+Each line is checked in process, by the functions that the script or tool itself calls before it writes anything. A few
+are started as a user would, for the exit code and the empty folder."""
 
 import importlib
 import os
@@ -232,7 +233,9 @@ TOOL_CASES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "words", "sentence"), [pytest.param(*case, id=f"{case[0]} {case[1]}") for case in TOOL_CASES])
+@pytest.mark.parametrize(
+    ("name", "words", "sentence"), [pytest.param(*case, id=f"{case[0]} {case[1]}") for case in TOOL_CASES]
+)
 def test_a_tool_refuses(name, words, sentence, empty_folder, capsys, monkeypatch, tmp_path_factory):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path_factory.mktemp("minari")))
     tool = importlib.import_module(f"cleanrl_games.tools.{name}")

@@ -1,4 +1,5 @@
-"""bc_pokemon_impala.py: its maths against cases computed by hand, its actor's bookkeeping, and runs as a user starts them."""
+"""bc_pokemon_impala.py: its maths against cases computed by hand, its actor's bookkeeping, and runs as a user starts
+them."""
 
 import functools
 import json
@@ -21,8 +22,17 @@ from cleanrl_games.runtime.checkpoints import load_checkpoint
 from cleanrl_games.runtime.errors import BadInput, RunFailed
 
 ROOT = Path(__file__).resolve().parents[1]
-torch.set_num_threads(1)  # a second thread costs more than it gives on networks this small, the more so on a busy machine
-SMALL = {"batch_size": 8, "hidden_dim": 16, "num_emulators": 2, "max_steps": 12, "eval_episodes": 2, "final_eval_episodes": 2}
+torch.set_num_threads(
+    1
+)  # a second thread costs more than it gives on networks this small, the more so on a busy machine
+SMALL = {
+    "batch_size": 8,
+    "hidden_dim": 16,
+    "num_emulators": 2,
+    "max_steps": 12,
+    "eval_episodes": 2,
+    "final_eval_episodes": 2,
+}
 FLAGS = [word for name, value in SMALL.items() for word in (f"--{name.replace('_', '-')}", str(value))]
 
 
@@ -79,7 +89,10 @@ def test_margin_loss_by_hand():
 def test_mixing_falls_with_the_rounds_or_with_agreement():
     assert [script.mixing("rounds", 0.5, number, 0.9) for number in (1, 2, 3)] == [0.5, 0.25, 0.125]
     assert script.mixing("rounds", 0.0, 1, 0.0) == 0.0
-    shares = [script.mixing("agreement", 0.8, number, agreement) for number, agreement in ((1, 0.0), (2, 0.5), (3, 0.9), (4, 1.0))]
+    shares = [
+        script.mixing("agreement", 0.8, number, agreement)
+        for number, agreement in ((1, 0.0), (2, 0.5), (3, 0.9), (4, 1.0))
+    ]
     assert shares == pytest.approx([0.8, 0.4, 0.08, 0.0])
 
 
@@ -91,7 +104,9 @@ def test_distill_coefficient_by_hand():
 def test_bc_loss_by_hand():
     outputs = torch.tensor([[0.0, 0.0], [np.log(3.0), 0.0]])
     loss = script.bc_loss(outputs, torch.tensor([0, 0]))
-    assert float(loss.total) == pytest.approx((np.log(2) - np.log(0.75)) / 2) and loss.errors.tolist() == pytest.approx([0.5, 0.25])
+    assert float(loss.total) == pytest.approx((np.log(2) - np.log(0.75)) / 2) and loss.errors.tolist() == pytest.approx(
+        [0.5, 0.25]
+    )
     better = script.bc_loss(torch.tensor([[2.0, 0.0], [2.0, 0.0]]), torch.tensor([0, 0]))
     assert better.total < loss.total and float(better.accuracy) == 1.0, "the more of the label, the smaller"
 
@@ -112,19 +127,30 @@ def dqn(q, targets, known=None, played=None, labels=None, importance=None, disti
 
 
 def test_dqn_loss_by_hand():
-    """Huber: e²/2 up to 1, |e| - 1/2 beyond. The TD error is about the button pressed, the margin about the expert's."""
+    """Huber: e²/2 up to 1, |e| - 1/2 beyond. The TD error is about the button pressed, the margin about the
+    expert's."""
     loss = dqn([[2.0, 0.0], [0.0, 5.0]], [1.5, 2.0], played=[0, 1], labels=[0, 0], margin=1.0)
     td, demo = ((0.5**2) / 2 + (3.0 - 0.5)) / 2, (0.0 + (6.0 - 0.0)) / 2
     assert float(loss.parts["td_loss"]) == pytest.approx(td) and float(loss.parts["demo_loss"]) == pytest.approx(demo)
     assert float(loss.total) == pytest.approx(td + demo) and loss.errors.tolist() == pytest.approx([0.5, 3.0])
-    assert float(loss.parts["q_values"]) == 3.5 and float(loss.parts["q_values_std"]) == pytest.approx(np.std([2.0, 5.0], ddof=1))
+    assert float(loss.parts["q_values"]) == 3.5 and float(loss.parts["q_values_std"]) == pytest.approx(
+        np.std([2.0, 5.0], ddof=1)
+    )
 
 
 def test_dqn_loss_weighs_its_parts():
-    arguments = {"q": [[2.0, 0.0], [0.0, 5.0]], "targets": [1.5, 2.0], "played": [0, 1], "labels": [0, 0], "margin": 1.0}
+    arguments = {
+        "q": [[2.0, 0.0], [0.0, 5.0]],
+        "targets": [1.5, 2.0],
+        "played": [0, 1],
+        "labels": [0, 0],
+        "margin": 1.0,
+    }
     td = float(dqn(**arguments).parts["td_loss"])
     assert float(dqn(**arguments, demo_weight=0.0).total) == pytest.approx(td)
-    assert float(dqn(**arguments, distill=0.5).total) == pytest.approx(td + 0.5 * 3.0), "the coefficient weighs the demonstrations only"
+    assert float(dqn(**arguments, distill=0.5).total) == pytest.approx(td + 0.5 * 3.0), (
+        "the coefficient weighs the demonstrations only"
+    )
     unknown = dqn(**arguments, known=[True, False], demo_weight=0.0)
     assert float(unknown.total) == pytest.approx(0.125 / 2) and unknown.errors.tolist() == pytest.approx([0.5, 0.0])
     weighed = dqn(**arguments, importance=[1.0, 0.0])
@@ -144,7 +170,9 @@ def test_gradients_point_the_right_way():
                 return script.bc_loss(outputs, labels).total
             every = torch.ones(4, dtype=torch.bool)
             args = script.Args(algo="dqn_bc", demo_weight=0.0)
-            return script.dqn_loss(args, outputs, torch.full((4,), 9.0), every, labels, labels, torch.ones(4), 1.0).total
+            return script.dqn_loss(
+                args, outputs, torch.full((4,), 9.0), every, labels, labels, torch.ones(4), 1.0
+            ).total
 
         before = layer(x)[0, 0].item()
         norm = script.gradient_step(layer, optimizer, scaler, loss_of(layer(x)), max_grad_norm=100.0)
@@ -173,7 +201,8 @@ def test_target_network_moves_when_it_should():
 
 
 def test_terminated_is_worth_nothing_more_and_truncated_is():
-    """Through the data: the last step of an episode with an end, and of one that was cut with and without its last picture"""
+    """Through the data: the last step of an episode with an end, and of one that was cut with and without its last
+    picture"""
     args = script.Args(algo="dqn_bc", gamma=0.5, hidden_dim=8, demo_weight=0.0)
     data = fill(args, [2, 2])
     data.columns["terminated"][:] = [False, True, False, False]
@@ -224,7 +253,8 @@ def test_network_is_the_one_of_the_plan():
 
 
 def test_recurrent_play_sees_what_training_sees():
-    """A GRU at play, one picture after the other, gives what it gives on the same window in training; older pictures do not count."""
+    """A GRU at play, one picture after the other, gives what it gives on the same window in training; older pictures do
+    not count."""
     torch.manual_seed(0)
     agent = script.Agent(1, 16, recurrent=3).eval()
     torch.nn.init.normal_(agent.head.weight)
@@ -265,7 +295,12 @@ def fill(args, lengths, worlds=None, extra=1):
     first = 0
     for length, world in zip(lengths, worlds or [0] * len(lengths)):
         ends = np.arange(length) == length - 1
-        fields = {"actions": np.zeros(length), "executed_actions": np.zeros(length), "rewards": np.zeros(length), "terminated": ends}
+        fields = {
+            "actions": np.zeros(length),
+            "executed_actions": np.zeros(length),
+            "rewards": np.zeros(length),
+            "terminated": ends,
+        }
         data.add(first, length + extra, world, **fields)
         first += length + extra
     return data
@@ -301,7 +336,8 @@ def test_split_is_by_episode_and_held_out_worlds_never_teach():
 
 
 def test_dagger_mixes_and_labels_every_state(actor, tmp_path):
-    """The expert's share of the buttons is beta, its answer is the label of every state, and the segment holds what was seen."""
+    """The expert's share of the buttons is beta, its answer is the label of every state, and the segment holds what was
+    seen."""
     path = str(tmp_path / "00001")
     result = actor.play(job("dagger", [3, 7, 11], beta=0.5, segment=path))
     assert [episode.length for episode in result.episodes] == [40] * 3
@@ -374,8 +410,16 @@ def drain(processes):
 def test_a_killed_actor_is_replaced_and_reported(processes, capsys):
     for name in ("first", "die once", "die once", "last"):
         processes.submit(name)
-    assert drain(processes) == [("first", "first done"), ("die once", None), ("die once", "die once done"), ("last", "last done")]
-    assert "Actor process 0 died (pid " in (said := capsys.readouterr().out) and "exit code -9): a new one takes its place." in said
+    assert drain(processes) == [
+        ("first", "first done"),
+        ("die once", None),
+        ("die once", "die once done"),
+        ("last", "last done"),
+    ]
+    assert (
+        "Actor process 0 died (pid " in (said := capsys.readouterr().out)
+        and "exit code -9): a new one takes its place." in said
+    )
 
 
 def test_three_deaths_within_a_minute_end_the_run(processes, capsys):
@@ -400,7 +444,11 @@ def played(start, milestones, success, length, at_start=0):
 def test_summary_of_an_evaluation():
     episodes = [played(192, [True, True], True, 10), played(193, [True, False], False, 30)]
     metrics = script.summarise("sampled", episodes, 2.0)
-    assert metrics["eval/sampled_success"] == 0.5 and metrics["eval/sampled_milestones"] == 1.5 and metrics["eval/sampled_length"] == 20
+    assert (
+        metrics["eval/sampled_success"] == 0.5
+        and metrics["eval/sampled_milestones"] == 1.5
+        and metrics["eval/sampled_length"] == 20
+    )
     assert metrics["eval/sampled_milestones_of_expert"] == 0.75 and metrics["milestones/sampled_TWO"] == 0.5
     assert metrics["eval/sampled_success_low"] < 0.5 < metrics["eval/sampled_success_high"]
     assert not any(name.startswith("splits/") for name in metrics), "worlds of the quest are no splits"
@@ -429,9 +477,15 @@ def test_old_rounds_are_deleted_when_the_disk_is_full_enough(actor, tmp_path):
     before = data.observations(np.array([50]))
     kept = data.drop_oldest(tmp_path, 2 * size)
     priorities.keep(kept)
-    assert [entry["name"] for entry in data.segments] == ["1", "2"] and len(data) == 80 and not (tmp_path / "0.bin").exists()
+    assert (
+        [entry["name"] for entry in data.segments] == ["1", "2"]
+        and len(data) == 80
+        and not (tmp_path / "0.bin").exists()
+    )
     assert torch.equal(data.observations(np.array([10])), before) and priorities.values[0] == 40
-    assert data.drop_oldest(tmp_path, 1) is not None and [entry["name"] for entry in data.segments] == ["2"], "the newest stays"
+    assert data.drop_oldest(tmp_path, 1) is not None and [entry["name"] for entry in data.segments] == ["2"], (
+        "the newest stays"
+    )
 
 
 def test_windows_of_a_gru_stay_in_their_episode():
@@ -452,7 +506,9 @@ def test_recurrent_loss_counts_real_steps_only():
         return outputs
 
     context = functools.partial(torch.autocast, "cpu", enabled=False)
-    loss = script.batch_loss(args, data, np.array([2, 4]), None, {"forward": forward}, torch.device("cpu"), context, 1.0)
+    loss = script.batch_loss(
+        args, data, np.array([2, 4]), None, {"forward": forward}, torch.device("cpu"), context, 1.0
+    )
     first, second = np.log(10), np.log(9 + np.e) - 1
     assert float(loss.total) == pytest.approx((2 * first + 2 * second + 0.0) / 5, abs=1e-5)
     assert loss.errors.tolist() == pytest.approx([0.0, 1 - np.e / (9 + np.e)], abs=1e-5), "the last step of each window"
@@ -464,7 +520,11 @@ def test_recurrent_loss_counts_real_steps_only():
 def test_timing_is_what_the_episodes_say():
     episodes = load_episodes(ROOT / "expert_data" / "pokemon_quest")
     assert script.timing_of(episodes) == "6/3" and script.timing_of([]) == ""
-    assert script.parse_timing("6/3") == (6, 3) and script.parse_timing("fast") == "fast" and script.parse_timing("") is None
+    assert (
+        script.parse_timing("6/3") == (6, 3)
+        and script.parse_timing("fast") == "fast"
+        and script.parse_timing("") is None
+    )
     for text in ("6", "6/0", "a/b", "-1/3", "quick"):
         with pytest.raises(BadInput, match="--timing should be"):
             script.parse_timing(text)
@@ -475,7 +535,11 @@ def test_differences_between_data_and_game_are_said():
     env = script.make_env(script.Args(timing="normal", compass="path"))
     sentences = script.differences(env, episodes)
     env.close()
-    assert len(sentences) == 2 and "timing 6/3, this run plays with 10/8" in sentences[0] and "compass none" in sentences[1]
+    assert (
+        len(sentences) == 2
+        and "timing 6/3, this run plays with 10/8" in sentences[0]
+        and "compass none" in sentences[1]
+    )
     env = script.make_env(script.Args())
     assert script.differences(env, episodes) == [] and script.differences(env, []) == []
     env.close()
@@ -523,13 +587,17 @@ def test_resume_goes_on_as_if_nothing_had_happened(tmp_path):
     values = [value for row in metrics_of(tmp_path / "whole") for value in row.values()]
     assert np.isfinite(values).all()
     agent, metadata = script.load_model(tmp_path / "whole")
-    assert metadata["game"] == "pokemon" and all(torch.equal(tensor, first["agent"][key]) for key, tensor in agent.state_dict().items())
+    assert metadata["game"] == "pokemon" and all(
+        torch.equal(tensor, first["agent"][key]) for key, tensor in agent.state_dict().items()
+    )
 
 
 def test_run_with_actors_beside_the_learner(tmp_path):
-    """Evaluation and rollouts go on while it learns; the run leaves models, GIFs, metrics; Ctrl-C in a second one a checkpoint."""
+    """Evaluation and rollouts go on while it learns; the run leaves models, GIFs, metrics; Ctrl-C in a second one a
+    checkpoint."""
     process = start(
-        tmp_path / "run", "--dagger-rounds", 2, "--dagger-episodes", 2, "--total-training-steps", 400, "--max-minutes", 1.0, "--eval-frequency", 4,
+        tmp_path / "run", "--dagger-rounds", 2, "--dagger-episodes", 2, "--total-training-steps", 400, "--max-minutes",
+        1.0, "--eval-frequency", 4,
         "--log-frequency", 5, "--capture-video", "--expert-episodes", 2, "--save-frequency", 10,
         "--validation-fraction", 0.4,
     )  # fmt: skip
@@ -574,7 +642,16 @@ def test_ctrl_c_ends_the_last_evaluation(tmp_path):
 
 
 def test_last_evaluation_keeps_to_the_time(tmp_path):
-    flags = ["--total-training-steps", 100_000, "--max-minutes", 0.1, "--final-eval-episodes", 100_000, "--max-steps", 40]
+    flags = [
+        "--total-training-steps",
+        100_000,
+        "--max-minutes",
+        0.1,
+        "--final-eval-episodes",
+        100_000,
+        "--max-steps",
+        40,
+    ]
     output = finish(start(tmp_path / "run", *flags))
     assert "--max-minutes is over" in output and metrics_of(tmp_path / "run")[-1]["eval/sampled_success_n"] >= 2
 
@@ -587,7 +664,9 @@ def test_resume_notices_other_episodes(tmp_path):
     before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.is_file()}
     output = finish(start(None, "--resume", tmp_path / "run", "--total-training-steps", 4), code=2)
     assert "are not those that the run" in output and "Traceback" not in output
-    assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.is_file()} == before, "nothing was written"
+    assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.is_file()} == before, (
+        "nothing was written"
+    )
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,9 @@ spec.loader.exec_module(bc)
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demonstrations") / "set"
     counted = []
-    collect.collect(folder, FORMAT, ("heuristics", "random"), ("shipped",), BATTLES, 1, 0, lambda *now: counted.append(now))
+    collect.collect(
+        folder, FORMAT, ("heuristics", "random"), ("shipped",), BATTLES, 1, 0, lambda *now: counted.append(now)
+    )
     assert counted[-1][0] == BATTLES
     return folder
 
@@ -61,7 +63,7 @@ def agent():
     return bc.Agent(**SMALL).eval()
 
 
-# -------------------------------------------------------------------------------------------------------- demonstrations
+# ------------------------------------------------------------------------------------------------------- demonstrations
 
 
 def test_what_is_collected_is_what_was_played(data):
@@ -80,11 +82,15 @@ def test_what_is_collected_is_what_was_played(data):
 
 def test_recorded_seats_ask_nobody():
     teams = TeamPool("shipped", FORMAT)
-    with VGCVecEnv(2, 1, FORMAT, teams, seed=5, opponents=[("open", "random"), ("random", "random")], record=True) as env:
+    with VGCVecEnv(
+        2, 1, FORMAT, teams, seed=5, opponents=[("open", "random"), ("random", "random")], record=True
+    ) as env:
         for _ in range(6):
             batch = env.recv()
             assert {2 * 0} >= set(batch.key[batch.decisions].tolist())
-            assert all(batch.key[row] != 0 and batch.mask[row, action] for row, action in batch.played.items() if action >= 0)
+            assert all(
+                batch.key[row] != 0 and batch.mask[row, action] for row, action in batch.played.items() if action >= 0
+            )
             env.send(batch.key[batch.decisions], [np.flatnonzero(batch.mask[row])[0] for row in batch.decisions])
 
 
@@ -166,7 +172,10 @@ def flip(content):
         (lambda folder: (folder / "index.json").write_text("{"), "is damaged"),
         (edit_index(version=0), "is of version 0"),
         (edit_index(contract_hash="0"), "other columns, ids or actions"),
-        (edit_index(battle_format="gen9vgc2024regg"), "holds battles of gen9vgc2024regg, this run is about gen9vgc2023regc"),
+        (
+            edit_index(battle_format="gen9vgc2024regg"),
+            "holds battles of gen9vgc2024regg, this run is about gen9vgc2023regc",
+        ),
         (edit_index(shards=[]), "There is not one battle"),
     ],
 )
@@ -196,7 +205,7 @@ def test_unknown_experts_are_named(tmp_path):
         collect.collect(tmp_path, FORMAT, ("genius",), ("shipped",), 1, 1, 0, lambda *_: None)
 
 
-# --------------------------------------------------------------------------------------------------------------- replays
+# -------------------------------------------------------------------------------------------------------------- replays
 
 
 @pytest.fixture(scope="module")
@@ -236,7 +245,9 @@ def test_replays_are_read_back_as_they_were_played(played):
             assert len(rows) == len(truth[side])
             for row, (kind, action, ints) in zip(rows, truth[side]):
                 assert row["kind"] == kind
-                assert (row["ints"][opponent] == ints[opponent]).all()  # what a player knows of the opponent a spectator knows too
+                assert (
+                    row["ints"][opponent] == ints[opponent]
+                ).all()  # what a player knows of the opponent a spectator knows too
                 if kind == PREVIEW:
                     assert not row["known"] or row["action"] == action
                     continue
@@ -255,7 +266,9 @@ def test_a_move_that_was_instructed_is_nobodys_choice(played):
     """Instruct makes a Pokémon repeat itself before its own move: the line looks like any other."""
     turn, forced = (LAYOUT["field"].float_index(0, column) for column in ("turn", "forced"))
     for log, _, _ in played:
-        found = re.search(r"(\|move\|(p1([ab]): ([^|]+))\|([^|]+)\|.*\n)", log.split("|turn|1\n")[1].split("|turn|2\n")[0])
+        found = re.search(
+            r"(\|move\|(p1([ab]): ([^|]+))\|([^|]+)\|.*\n)", log.split("|turn|1\n")[1].split("|turn|2\n")[0]
+        )
         sheet = re.search(r"\|showteam\|p1\|(.*)", log)[1].split("]")
         moves = next((mon.split("|")[4].split(",") for mon in sheet if found and mon.startswith(f"{found[4]}|")), [])
         other = next((move for move in moves if to_id(move) != to_id(found[5])), None)
@@ -275,8 +288,12 @@ def test_a_replay_is_the_same_in_every_wrapping(played, tmp_path):
     (tmp_path / "a.log").write_text(log)
     (tmp_path / "b.json").write_text(json.dumps({"id": "x", "log": log}))
     escaped = log.replace("</", "<\\/")
-    (tmp_path / "c.html").write_text(f'<html><script type="text/plain" class="battle-log-data">{escaped}</script></html>')
-    first, second, third = (read_replay(read_battle(tmp_path / name).text, FORMAT) for name in ("a.log", "b.json", "c.html"))
+    (tmp_path / "c.html").write_text(
+        f'<html><script type="text/plain" class="battle-log-data">{escaped}</script></html>'
+    )
+    first, second, third = (
+        read_replay(read_battle(tmp_path / name).text, FORMAT) for name in ("a.log", "b.json", "c.html")
+    )
     for one, two, three in zip(first, second, third):
         assert one[0].tobytes() == two[0].tobytes() == three[0].tobytes()
 
@@ -287,7 +304,10 @@ def test_replays_that_cannot_be_used_are_named(played, tmp_path):
     (source / "deep").mkdir(parents=True)
     bad = {
         "gen8.log": (log.replace("|gen|9", "|gen|8"), "it is of gen 8, not of gen 9"),
-        "other.log": (log.replace("Reg C", "Reg G"), "it is of the format [Gen 9] VGC 2023 Reg G, not of gen9vgc2023regc"),
+        "other.log": (
+            log.replace("Reg C", "Reg G"),
+            "it is of the format [Gen 9] VGC 2023 Reg G, not of gen9vgc2023regc",
+        ),
         "short.log": (log[: log.index("|start")], "There is no battle in this log"),
         "no.json": ("{", "it is no JSON"),
         "list.json": ("[]", "its JSON has no text and no list of lines under 'log'"),
@@ -311,7 +331,7 @@ def test_replays_that_cannot_be_used_are_named(played, tmp_path):
             collect_replays(place, tmp_path / "none", FORMAT)
 
 
-# ------------------------------------------------------------------------------------------------------------- sequences
+# ------------------------------------------------------------------------------------------------------------ sequences
 
 
 def species(rows, group):
@@ -345,7 +365,9 @@ def test_shuffled_teams_mean_the_same(data):
         assert (np.sort(species(before, group)) == np.sort(species(after, group))).all()
     assert (species(before, "own")[~preview] == species(after, "own")[~preview]).all()
     assert (before["action"][~preview] == after["action"][~preview]).all()
-    for old, new, old_own, new_own in zip(before[preview], after[preview], species(before, "own")[preview], species(after, "own")[preview]):
+    for old, new, old_own, new_own in zip(
+        before[preview], after[preview], species(before, "own")[preview], species(after, "own")[preview]
+    ):
         for pair in (slice(0, 2), slice(2, 4)):
             assert set(old_own[mdbo.PREVIEWS[old["action"]][pair]]) == set(new_own[mdbo.PREVIEWS[new["action"]][pair]])
     place = LAYOUT["active"].int_index(2, "row")  # who stands in the opponent's slot a
@@ -395,7 +417,8 @@ def test_a_stream_is_the_same_alone_in_a_batch_and_step_by_step(data, agent):
         player, rows = bc.Player(agent, deterministic=True), data.rows(np.array([number]))
         for step, row in enumerate(rows):
             seen = SimpleNamespace(
-                key=np.array([7]), kind=np.array([row["kind"]]), ints=row["ints"][None], floats=row["floats"][None].astype(np.float32),
+                key=np.array([7]), kind=np.array([row["kind"]]), ints=row["ints"][None],
+                floats=row["floats"][None].astype(np.float32),
                 mask=demos.joint_mask(rows[step : step + 1]), retry=np.array([False]),
             )  # fmt: skip
             assert player.act(seen, np.array([0])).tolist() == [int(greedy[step])]
@@ -461,7 +484,9 @@ def test_cloning_learns_what_it_is_shown(data):
     before = bc.validate(agent, data, numbers, "cpu", 512)
     for _ in range(60):
         batch = bc.make_batch(data, numbers, "cpu")
-        bc.update_agent(agent, optimizer, scaler, contextlib.nullcontext, batch, SimpleNamespace(vf_coef=1.0, max_grad_norm=10.0))
+        bc.update_agent(
+            agent, optimizer, scaler, contextlib.nullcontext, batch, SimpleNamespace(vf_coef=1.0, max_grad_norm=10.0)
+        )
     after = bc.validate(agent, data, numbers, "cpu", 512)
     assert after["losses/valid_policy_loss"] < 0.6 * before["losses/valid_policy_loss"]
     assert after["charts/turn_accuracy"] > before["charts/turn_accuracy"] + 0.2
@@ -469,7 +494,7 @@ def test_cloning_learns_what_it_is_shown(data):
     assert after["charts/win_accuracy"] > 0.8
 
 
-# ------------------------------------------------------------------------------------------------------------ whole runs
+# ----------------------------------------------------------------------------------------------------------- whole runs
 
 
 class Spy:
@@ -491,7 +516,9 @@ def test_a_match_counts_every_battle_once():
     assert opponent.keys == {1, 2}
     assert set(scores) <= {0.0, 0.5, 1.0}
     assert turns.max() <= 4
-    scores, _ = play_battles("random", "random", 3, FORMAT, at_once=2, turn_cap=3)  # a table that nobody has to answer goes on by itself
+    scores, _ = play_battles(
+        "random", "random", 3, FORMAT, at_once=2, turn_cap=3
+    )  # a table that nobody has to answer goes on by itself
     assert len(scores) == 3
 
 
@@ -502,7 +529,12 @@ FLAGS += ["--valid-fraction", "0.2", "--minibatch-size", "48", "--epochs", "3", 
 def start(*words):
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     return subprocess.Popen(
-        [sys.executable, SCRIPT, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, cwd=ROOT
+        [sys.executable, SCRIPT, *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+        cwd=ROOT,
     )
 
 
@@ -544,7 +576,10 @@ def test_a_run_that_is_interrupted_and_resumed_ends_where_the_other_ends(folder,
     ("words", "sentence"),
     [
         (["--battle-format", "gen9ou"], "Unknown battle format 'gen9ou'"),
-        (["--data-dir", "nowhere"], "There are no demonstrations in nowhere/vgc_gen9vgc2023regc: make some with --collect"),
+        (
+            ["--data-dir", "nowhere"],
+            "There are no demonstrations in nowhere/vgc_gen9vgc2023regc: make some with --collect",
+        ),
         (["--data", "nowhere"], "nowhere has no index.json"),
         (["--collect", "4", "--collect-experts", "genius"], "--collect-experts genius: choose from random"),
         (["--collect", "4", "--collect-teams", "nowhere"], "--collect-teams: nowhere does not exist"),

@@ -1,4 +1,5 @@
-"""The conventions: what all scripts promise to have in common, and where the line runs between script, game and runtime.
+"""The conventions: what all scripts promise to have in common, and where the line runs between script, game and
+runtime.
 
 A script that benchmark.yaml does not list is somebody's experiment: none of this is asked of it."""
 
@@ -17,7 +18,13 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "cleanrl_games"
 TABLE = yaml.safe_load((PACKAGE / "tools" / "benchmark.yaml").read_text())
 SCRIPTS = sorted(PACKAGE / name for name in TABLE["smoke"])
-PLAIN = {"Count": "int", "Size": "int", "NonNegative": "float", "Positive": "float", "Fraction": "float"}  # without their ranges
+PLAIN = {
+    "Count": "int",
+    "Size": "int",
+    "NonNegative": "float",
+    "Positive": "float",
+    "Fraction": "float",
+}  # without their ranges
 
 
 def names(paths):
@@ -29,11 +36,15 @@ def fences(path):
     text = path.read_text()
     starts, ends = (re.findall(rf"# --8<-- \[{word}:(\w+)\]", text) for word in ("start", "end"))
     assert starts == ends, f"{path.name}: fences {starts} do not close in order: {ends}"
-    return {name: re.search(rf"# --8<-- \[start:{name}\]\n(.*?)# --8<-- \[end:{name}\]", text, re.S).group(1) for name in starts}
+    return {
+        name: re.search(rf"# --8<-- \[start:{name}\]\n(.*?)# --8<-- \[end:{name}\]", text, re.S).group(1)
+        for name in starts
+    }
 
 
 def fields_of(path):
-    """{field: (type, docstring, section)} of the script's Args, read from its source; a section begins with `# --- its name`"""
+    """{field: (type, docstring, section)} of the script's Args, read from its source; a section begins with `# --- its
+    name`"""
     source = path.read_text()
     (args,) = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == "Args"]
     lines = source.splitlines()
@@ -48,7 +59,9 @@ def fields_of(path):
 
 
 def test_the_scripts_are_listed():
-    listed = "bc_pokemon_impala bc_vgc_mdbo ppo_osrs_selfplay ppo_vgc_mdbo recurrent_ppo_rocketleague rnad_vgc_portfolio"
+    listed = (
+        "bc_pokemon_impala bc_vgc_mdbo ppo_osrs_selfplay ppo_vgc_mdbo recurrent_ppo_rocketleague rnad_vgc_portfolio"
+    )
     assert {path.stem for path in SCRIPTS} >= set(listed.split())
     assert all(path.is_file() for path in SCRIPTS)
 
@@ -70,9 +83,13 @@ def test_same_field_same_type_and_docstring():
             first, (kind_there, docstring_there) = seen.setdefault(field, (path.name, (kind, docstring)))
             kind, kind_there = PLAIN.get(kind, kind), PLAIN.get(kind_there, kind_there)
             # a preset's or mode's options may differ between scripts, and what a number may be
-            assert kind == kind_there or "Literal" in kind, f"Args.{field}: {path.name} says {kind}, {first} says {kind_there}"
+            assert kind == kind_there or "Literal" in kind, (
+                f"Args.{field}: {path.name} says {kind}, {first} says {kind_there}"
+            )
             if section == "experiment":
-                assert docstring == docstring_there, f"Args.{field}: {path.name} says {docstring!r}, {first} {docstring_there!r}"
+                assert docstring == docstring_there, (
+                    f"Args.{field}: {path.name} says {docstring!r}, {first} {docstring_there!r}"
+                )
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=names(SCRIPTS))
@@ -91,7 +108,11 @@ def test_no_script_imports_another_or_a_tool(path):
 @pytest.mark.parametrize("path", SCRIPTS, ids=names(SCRIPTS))
 def test_help_explains_every_field(path):
     done = subprocess.run(
-        [sys.executable, path, "--help"], capture_output=True, text=True, cwd=ROOT, env={"COLUMNS": "200", "PATH": "/usr/bin:/bin"}
+        [sys.executable, path, "--help"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={"COLUMNS": "200", "PATH": "/usr/bin:/bin"},
     )
     assert done.returncode == 0, done.stderr
     text = " ".join(done.stdout.replace("│", " ").split())
@@ -114,6 +135,19 @@ def test_presets_name_real_fields(path):
         dataclasses.replace(defaults, **values)
 
 
+def test_lines_that_ruff_does_not_read_end_at_120():
+    listed = subprocess.run(["git", "ls-files"], capture_output=True, text=True, cwd=ROOT, check=True).stdout.split()
+    sources = [ROOT / name for name in listed if name.endswith((".js", ".c", ".h", ".sh"))]
+    assert len(sources) > 30
+    long = [
+        f"{path.name}:{n}"
+        for path in sources
+        for n, line in enumerate(path.read_text().split("\n"), 1)
+        if len(line) > 120
+    ]
+    assert not long
+
+
 def test_ruff():
     for command in (["check"], ["format", "--check"]):
         done = subprocess.run([sys.executable, "-m", "ruff", *command, "."], capture_output=True, text=True, cwd=ROOT)
@@ -123,7 +157,11 @@ def test_ruff():
 def test_ci_runs_the_readme_command():
     """The README's test command is a line of its own in a code block, and .ci/run runs that very line."""
     ci = (ROOT / ".ci" / "run").read_text().strip().splitlines()
-    commands = [line for line in (ROOT / "README.md").read_text().splitlines() if "-m pytest" in line and line.startswith("python3 ")]
+    commands = [
+        line
+        for line in (ROOT / "README.md").read_text().splitlines()
+        if "-m pytest" in line and line.startswith("python3 ")
+    ]
     assert len(commands) == 1, commands
     assert ci[-1] == commands[0]
     assert [line for line in ci if not line.startswith("#")][:-1] == ["set -euo pipefail", 'cd "$(dirname "$0")/.."']

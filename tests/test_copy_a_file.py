@@ -1,4 +1,5 @@
-"""docs/copy_a_file.md: its commands and its change, taken from the page, make an experiment that runs and does what the page says."""
+"""docs/copy_a_file.md: its commands and its change, taken from the page, make an experiment that runs and does what the
+page says."""
 
 import json
 import os
@@ -14,8 +15,13 @@ from cleanrl_games.tools import models
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "copy_a_file.md").read_text()
-FEW_STEPS = "--num-workers 0 --num-envs 16 --num-steps 128 --total-timesteps 24000 --snapshot-frequency 1 --self-fraction 0.2"
-SMALL = "--self-fraction-final 0.2 --scripted-fraction 0 --hidden-size 32 --head-size 16 --minibatch-size 2048 --eval-episodes 4"
+FEW_STEPS = (
+    "--num-workers 0 --num-envs 16 --num-steps 128 --total-timesteps 24000 --snapshot-frequency 1 --self-fraction 0.2"
+)
+SMALL = (
+    "--self-fraction-final 0.2 --scripted-fraction 0 --hidden-size 32 --head-size 16 --minibatch-size 2048 "
+    "--eval-episodes 4"
+)
 
 
 def commands(step):
@@ -43,7 +49,12 @@ def tree(tmp_path_factory):
 def bash(tree, command):
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", command], cwd=tree, env=environment, capture_output=True, text=True, timeout=300
+        ["bash", "-euo", "pipefail", "-c", command],
+        cwd=tree,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -53,7 +64,9 @@ def test_the_change_is_as_small_as_the_page_says(tree):
     (diff,) = re.findall(r"^```diff\n(.*?)^```", PAGE, re.M | re.S)
     changed = [line for line in diff.splitlines() if re.match(r"[+-](?![+-])", line)]
     assert f"{len(changed)} lines" in PAGE and len(changed) < 50
-    old, new = ((tree / "cleanrl_games" / f"{name}_osrs_selfplay.py").read_text().splitlines() for name in ("ppo", "pfsp"))
+    old, new = (
+        (tree / "cleanrl_games" / f"{name}_osrs_selfplay.py").read_text().splitlines() for name in ("ppo", "pfsp")
+    )
     assert len(set(new) - set(old)) == sum(line.startswith("+") for line in changed), "nothing but what the page shows"
 
 

@@ -1,4 +1,5 @@
-"""docs/copy_a_file.md, second example: its commands and its change make a VGC experiment that runs and does what the page says."""
+"""docs/copy_a_file.md, second example: its commands and its change make a VGC experiment that runs and does what the
+page says."""
 
 import json
 import os
@@ -18,8 +19,10 @@ PAGE = (ROOT / "docs" / "copy_a_file.md").read_text()
 SECTION = PAGE.split("## A second example: VGC\n")[1]
 MAKE, RUN = re.findall(r"^```bash\n(.*?)^```", SECTION, re.M | re.S)
 SMALL = (
-    "--num-workers 0 --num-battles 4 --buffer-size 64 --num-minibatches 2 --update-epochs 1 --total-timesteps 400 --width 16 "
-    "--embedding-width 16 --lstm-size 24 --snapshot-frequency 1 --past-fraction 0.5 --eval-frequency 0 --final-battles 2 --teams shipped"
+    "--num-workers 0 --num-battles 4 --buffer-size 64 --num-minibatches 2 --update-epochs 1 --total-timesteps 400 "
+    "--width 16 "
+    "--embedding-width 16 --lstm-size 24 --snapshot-frequency 1 --past-fraction 0.5 --eval-frequency 0 "
+    "--final-battles 2 --teams shipped"
 )
 
 

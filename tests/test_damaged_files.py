@@ -1,5 +1,5 @@
-"""Damaged files of a run and of its data: whatever is wrong with them is said in a sentence that names the file, nothing is lost, and
-nothing that is read differs from what was written.
+"""Damaged files of a run and of its data: whatever is wrong with them is said in a sentence that names the file,
+nothing is lost, and nothing that is read differs from what was written.
 
 A flipped bit may lie where it means nothing (the padding of a zip): then what is read must be what was written."""
 
@@ -53,12 +53,22 @@ def make_episode(folder):
     def read():
         episode = episodes.read_episode(path)
         frames = [np.array(part) for part in episodes.read_frames(path)]
-        return {"actions": episode.actions, "rewards": episode.rewards, "infos": episode.infos, "frames": np.concatenate(frames)}
+        return {
+            "actions": episode.actions,
+            "rewards": episode.rewards,
+            "infos": episode.infos,
+            "frames": np.concatenate(frames),
+        }
 
     return path, read
 
 
-BINARY = {"checkpoint": make_checkpoint, "model": make_model, "model, by a tool": make_model_of_a_tool, "episode": make_episode}
+BINARY = {
+    "checkpoint": make_checkpoint,
+    "model": make_model,
+    "model, by a tool": make_model_of_a_tool,
+    "episode": make_episode,
+}
 
 
 def same(one, other):
@@ -166,14 +176,20 @@ def test_a_registry_that_is_damaged(tmp_path):
     path = tmp_path / "exploiter_registry.json"
     path.write_text(json.dumps({"exploiters": [entry]}))
     assert exploiter_processes.read_registry(tmp_path) == [entry]
-    content, read, dice = path.read_bytes(), functools.partial(exploiter_processes.read_registry, tmp_path), random.Random(1)
+    content, read, dice = (
+        path.read_bytes(),
+        functools.partial(exploiter_processes.read_registry, tmp_path),
+        random.Random(1),
+    )
     for length in (0, 1, len(content) // 2, len(content) - 1):
         assert refused(read, path, content[:length])
     for change in ({"win_rate": 7}, {"win_rate": "often"}, {"in_pool": "yes"}, {"model": None}):
         assert refused(read, path, json.dumps({"exploiters": [entry | change]}).encode())
     for text in ("[]", '{"exploiters": 3}', '{"exploiters": [1]}', '{"exploiters": [{}]}'):
         assert refused(read, path, text.encode())
-    for _ in range(50):  # it is text for people and has no checksum: what is read has at least the right kinds of values
+    for _ in range(
+        50
+    ):  # it is text for people and has no checksum: what is read has at least the right kinds of values
         damage = bytearray(content)
         damage[dice.randrange(len(content))] ^= 1 << dice.randrange(8)
         if not refused(read, path, bytes(damage)):
@@ -184,7 +200,11 @@ def test_settings_that_are_damaged(tmp_path):
     path = tmp_path / "config.yaml"
     args = osrs.Args()
     path.write_text(settings_text(args))
-    content, dice, kinds = path.read_bytes(), random.Random(1), {name: type(value) for name, value in vars(args).items()}
+    content, dice, kinds = (
+        path.read_bytes(),
+        random.Random(1),
+        {name: type(value) for name, value in vars(args).items()},
+    )
 
     def read():
         return parse_args(osrs.Args, osrs.PRESETS, ["--resume", str(tmp_path)])

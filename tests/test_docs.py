@@ -1,9 +1,10 @@
-"""The scripts' pages against the code: every numbered implementation detail links to the line it speaks of, and the line is still there.
+"""The scripts' pages against the code: every numbered implementation detail links to the line it speaks of, and the
+line is still there.
 
     python tests/test_docs.py      puts right the line numbers of all such links, after the code has changed
 
-A link is [`text of the code`](../cleanrl_games/script.py#L123): its text stands on that line, and on no other line of the file.
-"""
+A link is [`text of the code`](../cleanrl_games/script.py#L123): its text stands on that line, and on no other line of
+the file."""
 
 import re
 from pathlib import Path
@@ -32,7 +33,9 @@ def find_line(page, snippet, target):
         return numbers[0], ""
     return (
         0,
-        f"`{snippet}` is on lines {', '.join(map(str, numbers))} of {target}" if numbers else f"`{snippet}` is not in {target} any more",
+        f"`{snippet}` is on lines {', '.join(map(str, numbers))} of {target}"
+        if numbers
+        else f"`{snippet}` is not in {target} any more",
     )
 
 
@@ -76,7 +79,9 @@ def test_every_implementation_detail_links_to_its_line(page):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_links_lead_to_the_lines_they_name(page):
     text = page.read_text()
-    assert text.count("#L") == len(LINK.findall(text)), f"{page.name} has a link to a line that is not [`text of the code`](../file#L1)"
+    assert text.count("#L") == len(LINK.findall(text)), (
+        f"{page.name} has a link to a line that is not [`text of the code`](../file#L1)"
+    )
     problems = problems_of(page)
     assert not problems, "\n".join(problems)
 
@@ -86,7 +91,8 @@ def test_line_numbers_are_mended(tmp_path):
     (tmp_path / "code.py").write_text("a = 1\nb = a[0] + f(1)\nc = 1\nc = 1\n")
     page = tmp_path / "docs" / "page.md"
     links = (
-        "[`b = a[0] + f(`](../code.py#L{}), [`a = 1`](../code.py#L1), [`c = 1`](../code.py#L3), [`d`](../code.py#L4), [`a`](../no.py#L1)"
+        "[`b = a[0] + f(`](../code.py#L{}), [`a = 1`](../code.py#L1), [`c = 1`](../code.py#L3), [`d`](../code.py#L4), "
+        "[`a`](../no.py#L1)"
     )
     page.write_text(f"## Implementation details\n\n1. {links.format(9)}\n2. nothing\n\n## Results\n\n3. no detail\n")
     assert len(details_of(page.read_text())) == 2
@@ -98,11 +104,18 @@ def test_line_numbers_are_mended(tmp_path):
     moved = "page.md: `b = a[0] + f(` is on line 2 of ../code.py now, not on 9: run python tests/test_docs.py"
     assert problems_of(page) == [moved, *lost]
     assert mend(page) == (1, lost) and problems_of(page) == lost
-    assert page.read_text() == f"## Implementation details\n\n1. {links.format(2)}\n2. nothing\n\n## Results\n\n3. no detail\n"
+    assert (
+        page.read_text()
+        == f"## Implementation details\n\n1. {links.format(2)}\n2. nothing\n\n## Results\n\n3. no detail\n"
+    )
 
 
 if __name__ == "__main__":
     mended = [mend(page) for page in PAGES]
     lost = [problem for _, problems in mended for problem in problems]
-    print(*lost, f"{sum(count for count, _ in mended)} line numbers were put right, {len(lost)} links need a person.", sep="\n")
+    print(
+        *lost,
+        f"{sum(count for count, _ in mended)} line numbers were put right, {len(lost)} links need a person.",
+        sep="\n",
+    )
     raise SystemExit(1 if lost else 0)

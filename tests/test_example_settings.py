@@ -40,7 +40,9 @@ gradient_clip: 0.5
 
 
 def parse(script, path, *words):
-    return parse_args(script.Args, getattr(script, "PRESETS", {}), ["--config", str(path), *words], getattr(script, "ALIASES", {}))
+    return parse_args(
+        script.Args, getattr(script, "PRESETS", {}), ["--config", str(path), *words], getattr(script, "ALIASES", {})
+    )
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
@@ -61,11 +63,20 @@ def test_names_of_a_similar_trainer(script, text, tmp_path):
     path = tmp_path / "production.yaml"
     path.write_text(text)
     args = parse(script, path)
-    assert (args.bc_model, args.teams, args.run_dir) == ("data/models/clone.zip", ("data/teams/regulation_c",), "data/models/mine")
+    assert (args.bc_model, args.teams, args.run_dir) == (
+        "data/models/clone.zip",
+        ("data/teams/regulation_c",),
+        "data/models/mine",
+    )
     assert (args.num_battles, args.amp, args.checkpoint_frequency) == (6, "auto", 1000)
     assert (args.track, args.wandb_project_name, args.wandb_run_name) == (True, "mine", "first")
     if script is rnad_vgc_portfolio:
-        assert (args.alpha, args.magnet, args.portfolio_strategy, args.max_portfolio_size) == (0.01, "portfolio", "diverse", 5)
+        assert (args.alpha, args.magnet, args.portfolio_strategy, args.max_portfolio_size) == (
+            0.01,
+            "portfolio",
+            "diverse",
+            5,
+        )
         assert (args.train_exploiters, args.max_grad_norm, args.max_updates) == (True, 0.5, 100000)
         path.write_text("use_portfolio_regularization: false\nuse_mixed_precision: false\nuse_wandb: false")
         args = parse(script, path)
@@ -76,7 +87,12 @@ def test_names_of_a_similar_trainer(script, text, tmp_path):
 def test_print_config_is_complete(name, tmp_path, capsys):
     script = importlib.import_module(f"cleanrl_games.{name}")
     with pytest.raises(SystemExit) as ended:
-        parse_args(script.Args, getattr(script, "PRESETS", {}), ["--print-config", "--seed", "7"], getattr(script, "ALIASES", {}))
+        parse_args(
+            script.Args,
+            getattr(script, "PRESETS", {}),
+            ["--print-config", "--seed", "7"],
+            getattr(script, "ALIASES", {}),
+        )
     assert ended.value.code == 0
     path = tmp_path / "all.yaml"
     path.write_text(capsys.readouterr().out)

@@ -1,5 +1,6 @@
-"""The README's two commands, as they stand there, on a machine that has nothing yet: what is committed, cloned into an empty folder,
-with an empty home and empty caches. Only how this machine reaches its package index (PIP_*, proxies) is taken along."""
+"""The README's two commands, as they stand there, on a machine that has nothing yet: what is committed, cloned into an
+empty folder, with an empty home and empty caches. Only how this machine reaches its package index (PIP_*, proxies) is
+taken along."""
 
 import contextlib
 import os
@@ -17,12 +18,16 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.slow
-TAKEN_ALONG = re.compile(r"PIP_(?!CACHE)|(HTTPS?|NO|ALL)_PROXY$|SSL_CERT|npm_config_(?!cache)|NODE_EXTRA_CA|REQUESTS_CA|LANG$|LC_", re.I)
+TAKEN_ALONG = re.compile(
+    r"PIP_(?!CACHE)|(HTTPS?|NO|ALL)_PROXY$|SSL_CERT|npm_config_(?!cache)|NODE_EXTRA_CA|REQUESTS_CA|LANG$|LC_", re.I
+)
 
 
 def command_of(word):
     """The README's one command line with this word in it."""
-    lines = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("python3 ") and word in line]
+    lines = [
+        line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("python3 ") and word in line
+    ]
     assert len(lines) == 1, lines
     return lines[0]
 
@@ -30,7 +35,10 @@ def command_of(word):
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory):
     """→ (a clone, the environment to run in). Gigabytes: removed at the end."""
-    folder, temporary = tmp_path_factory.mktemp("machine"), tempfile.mkdtemp(prefix="m")  # short: Ray's sockets are in it
+    folder, temporary = (
+        tmp_path_factory.mktemp("machine"),
+        tempfile.mkdtemp(prefix="m"),
+    )  # short: Ray's sockets are in it
     (folder / "home").mkdir()
     subprocess.run(["git", "clone", "-q", "--no-hardlinks", str(ROOT), str(folder / "clone")], check=True)
     kept = {name: value for name, value in os.environ.items() if TAKEN_ALONG.match(name)}
@@ -62,7 +70,9 @@ def test_train(machine):
         for line in process.stdout:
             said.append(line)
             assert time.time() < deadline, "".join(said)
-            if any('"win_rate/' in path.read_text() for path in clone.glob("runs/*/metrics.jsonl")):  # a line is printed per update
+            if any(
+                '"win_rate/' in path.read_text() for path in clone.glob("runs/*/metrics.jsonl")
+            ):  # a line is printed per update
                 break
         else:
             pytest.fail("it ended before there was a win rate:\n" + "".join(said))
@@ -74,7 +84,9 @@ def test_train(machine):
             os.killpg(process.pid, signal.SIGKILL)
     assert "Stopping after this update" in "".join(said)
     (folder,) = [path for path in (clone / "runs").iterdir() if path.is_dir()]
-    assert {"checkpoint.pt", "model.zip", "metrics.jsonl", "config.yaml", "script.py"} <= {path.name for path in folder.iterdir()}
+    assert {"checkpoint.pt", "model.zip", "metrics.jsonl", "config.yaml", "script.py"} <= {
+        path.name for path in folder.iterdir()
+    }
     deadline = time.time() + 60
     while (left := alive_in(process.pid)) and time.time() < deadline:
         time.sleep(0.5)
@@ -83,6 +95,13 @@ def test_train(machine):
 
 def test_test(machine):
     clone, environment = machine
-    done = subprocess.run(["bash", "-c", command_of("-m pytest")], cwd=clone, env=environment, capture_output=True, text=True, timeout=7200)
+    done = subprocess.run(
+        ["bash", "-c", command_of("-m pytest")],
+        cwd=clone,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=7200,
+    )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     assert re.search(r"\d{3,} passed", done.stdout) and "failed" not in done.stdout.splitlines()[-1]

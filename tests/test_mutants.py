@@ -26,8 +26,14 @@ def test_every_test_that_should_notice_is_there():
 
 def test_a_table_that_does_not_fit_is_told(tmp_path):
     path = tmp_path / "mutants.yaml"
-    path.write_text("- {name: a, file: README.md, old: not there at all, new: x, tests: [tests/nowhere.py]}\n- {name: a, file: b}\n")
+    path.write_text(
+        "- {name: a, file: README.md, old: not there at all, new: x, tests: [tests/nowhere.py]}\n- {name: a, file: b}\n"
+    )
     _, problems = read_mutants(path)
     said = "\n".join(problems)
-    assert "a is there twice" in said and "its text is 0 times in README.md" in said and "there is no tests/nowhere.py" in said
+    assert (
+        "a is there twice" in said
+        and "its text is 0 times in README.md" in said
+        and "there is no tests/nowhere.py" in said
+    )
     assert "a has no new, old, tests" in said

@@ -1,4 +1,5 @@
-"""One file, one algorithm: what a training step passes through, and that nothing outside of the scripts learns or decides."""
+"""One file, one algorithm: what a training step passes through, and that nothing outside of the scripts learns or
+decides."""
 
 import ast
 import subprocess
@@ -10,7 +11,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "cleanrl_games"
 
-# Who may call a policy outside of the scripts: finished ones that play a match, and central inference, which is given the script's function.
+# Who may call a policy outside of the scripts: finished ones that play a match, and central inference, which is given
+# the script's function.
 PLAYS_A_FINISHED_POLICY = {
     "envs/osrs/evaluation.py Player.act",
     "envs/osrs/watch.py Fight.think",
@@ -24,32 +26,50 @@ POLICIES = {"agent", "policy", "network", "member"}  # what a policy is called w
 # A few steps of each script in one process, and the files of its game that the second update passes through.
 STEPS = {
     "bc_pokemon_impala": (
-        "--num-workers 0 --num-emulators 2 --batch-size 8 --total-training-steps 6 --dagger-rounds 1 --dagger-episodes 1 --max-steps 20 "
+        "--num-workers 0 --num-emulators 2 --batch-size 8 --total-training-steps 6 --dagger-rounds 1 "
+        "--dagger-episodes 1 --max-steps 20 "
         "--eval-frequency 0 --final-eval-episodes 0 --log-frequency 2",
-        {"pokemon/env.py", "pokemon/emulator.py", "pokemon/ram.py", "pokemon/cache.py", "pokemon/expert.py", "pokemon/experts.py"},
+        {
+            "pokemon/env.py",
+            "pokemon/emulator.py",
+            "pokemon/ram.py",
+            "pokemon/cache.py",
+            "pokemon/expert.py",
+            "pokemon/experts.py",
+        },
     ),
     "ppo_osrs_selfplay": (
-        "--num-workers 0 --num-envs 8 --num-steps 16 --total-timesteps 800 --hidden-size 16 --head-size 8 --minibatch-size 64 "
+        "--num-workers 0 --num-envs 8 --num-steps 16 --total-timesteps 800 --hidden-size 16 --head-size 8 "
+        "--minibatch-size 64 "
         "--eval-frequency 0 --eval-episodes 2",
         {"osrs/vec_env.py", "osrs/baselines.py"},
     ),
     "bc_vgc_mdbo": (
-        "--collect 16 --collect-teams shipped --num-workers 0 --epochs 2 --minibatch-size 32 --valid-fraction 0.2 --eval-epochs 0 "
+        "--collect 16 --collect-teams shipped --num-workers 0 --epochs 2 --minibatch-size 32 --valid-fraction 0.2 "
+        "--eval-epochs 0 "
         "--final-battles 0 --width 16 --embedding-width 16 --lstm-size 24",
         {"vgc/demonstrations.py", "vgc/vocabulary.py", "vgc/mdbo.py", "vgc/contract.py", "vgc/install.py"},
     ),
     "ppo_vgc_mdbo": (
-        "--num-workers 0 --num-battles 4 --buffer-size 64 --num-minibatches 2 --update-epochs 1 --total-timesteps 200 --width 16 "
+        "--num-workers 0 --num-battles 4 --buffer-size 64 --num-minibatches 2 --update-epochs 1 --total-timesteps 200 "
+        "--width 16 "
         "--embedding-width 16 --lstm-size 24 --eval-frequency 0 --final-battles 0 --teams shipped",
         {"vgc/vec_env.py", "vgc/vocabulary.py", "vgc/mdbo.py", "vgc/baselines.py"},
     ),
     "recurrent_ppo_rocketleague": (
-        "--num-workers 0 --num-agents 12 --rollout-steps 16 --sequence-length 8 --rnn-size 16 --minibatch-size 64 --total-timesteps 800 "
+        "--num-workers 0 --num-agents 12 --rollout-steps 16 --sequence-length 8 --rnn-size 16 --minibatch-size 64 "
+        "--total-timesteps 800 "
         "--eval-frequency 0 --eval-episodes 2 --eval-seconds 2",
-        {"rocketleague/vec_env.py", "rocketleague/observations.py", "rocketleague/rewards.py", "rocketleague/ratings.py"},
+        {
+            "rocketleague/vec_env.py",
+            "rocketleague/observations.py",
+            "rocketleague/rewards.py",
+            "rocketleague/ratings.py",
+        },
     ),
     "rnad_vgc_portfolio": (
-        "--num-workers 0 --num-battles 4 --buffer-size 64 --num-minibatches 2 --update-epochs 1 --total-timesteps 200 --width 16 "
+        "--num-workers 0 --num-battles 4 --buffer-size 64 --num-minibatches 2 --update-epochs 1 --total-timesteps 200 "
+        "--width 16 "
         "--embedding-width 16 --lstm-size 24 --eval-frequency 0 --final-battles 0 --teams shipped",
         {"vgc/vec_env.py", "vgc/vocabulary.py", "vgc/mdbo.py", "vgc/baselines.py"},
     ),
@@ -81,7 +101,16 @@ print("FILES", *sorted(str(pathlib.Path(file).relative_to(root)) for file in fil
 @pytest.mark.parametrize("script", STEPS)
 def test_a_training_step_passes_through_the_script_its_game_and_the_runtime(script, tmp_path):
     flags, game = STEPS[script]
-    words = [sys.executable, "-c", TRACE, str(PACKAGE), f"cleanrl_games/{script}.py", *flags.split(), "--run-dir", str(tmp_path / "run")]
+    words = [
+        sys.executable,
+        "-c",
+        TRACE,
+        str(PACKAGE),
+        f"cleanrl_games/{script}.py",
+        *flags.split(),
+        "--run-dir",
+        str(tmp_path / "run"),
+    ]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     files = set(done.stdout.split("FILES\n")[1].split())
@@ -120,7 +149,10 @@ def what_learns(source):
     for node, where in within(ast.parse(source)):
         if isinstance(node, ast.ClassDef):
             bases = [ast.unparse(base) for base in node.bases]
-            if any(base.split(".")[-1] in ("Module", "Function") and base.split(".")[0] in ("nn", "torch") for base in bases):
+            if any(
+                base.split(".")[-1] in ("Module", "Function") and base.split(".")[0] in ("nn", "torch")
+                for base in bases
+            ):
                 found.append((node.lineno, where, f"the class {node.name}({', '.join(bases)})"))
         if isinstance(node, ast.Attribute) and ast.unparse(node).startswith(("torch.optim.", "optim.")):
             found.append((node.lineno, where, f"the optimizer {ast.unparse(node)}"))
@@ -128,8 +160,16 @@ def what_learns(source):
             found.append((node.lineno, where, "an import of torch.optim"))
         if isinstance(node, ast.Call):
             function = node.func
-            forward = isinstance(function, ast.Attribute) and function.attr not in NO_FORWARD_PASS and root_name(function.value) in POLICIES
-            direct = isinstance(function, ast.Name | ast.Attribute) and root_name(function) in POLICIES and ast.unparse(function) in CALLED
+            forward = (
+                isinstance(function, ast.Attribute)
+                and function.attr not in NO_FORWARD_PASS
+                and root_name(function.value) in POLICIES
+            )
+            direct = (
+                isinstance(function, ast.Name | ast.Attribute)
+                and root_name(function) in POLICIES
+                and ast.unparse(function) in CALLED
+            )
             if forward or direct:
                 found.append((node.lineno, where, f"the call {ast.unparse(function)}(…)"))
     return found
@@ -147,7 +187,9 @@ CALLED = {name for policy in POLICIES for name in (policy, f"self.{policy}")}
 def test_nothing_outside_of_the_scripts_learns_or_calls_a_policy(path):
     name = str(path.relative_to(PACKAGE))
     found = [found for found in what_learns(path.read_text()) if f"{name} {found[1]}" not in PLAYS_A_FINISHED_POLICY]
-    assert not found, "\n".join(f"{name}:{line} in {where or 'the module'}: {what} belongs in a script" for line, where, what in found)
+    assert not found, "\n".join(
+        f"{name}:{line} in {where or 'the module'}: {what} belongs in a script" for line, where, what in found
+    )
 
 
 @pytest.mark.parametrize(
@@ -170,4 +212,6 @@ def test_the_exceptions_are_still_there():
     for exception in PLAYS_A_FINISHED_POLICY:
         name, where = exception.split(" ")
         path = PACKAGE / name
-        assert path.is_file() and any(found[1] == where for found in what_learns(path.read_text())), f"{exception} is no exception any more"
+        assert path.is_file() and any(found[1] == where for found in what_learns(path.read_text())), (
+            f"{exception} is no exception any more"
+        )

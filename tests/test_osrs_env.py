@@ -27,7 +27,10 @@ class Players:
     def __init__(self, env, first="random", second=None, seed=1):
         rows = np.arange(2 * env.num_fights)
         self.env, self.actions = env, np.zeros((env.num_fights, 2, 12), np.int64)
-        self.sides = [(Baseline(first, len(rows), seed), rows[::2]), (Baseline(second or first, len(rows), seed + 1), rows[1::2])]
+        self.sides = [
+            (Baseline(first, len(rows), seed), rows[::2]),
+            (Baseline(second or first, len(rows), seed + 1), rows[1::2]),
+        ]
 
     def act(self):
         obs, masks = self.env.obs.reshape(-1, NUM_OBS), self.env.masks.reshape(-1, NUM_LOGITS)
@@ -99,11 +102,16 @@ def check_view(env):
     shares = obs[:, :, contract.OBS["target_attack_confidence"] : contract.OBS["absolute_attack_level"]]
     assert shares.min() >= 0 and shares.max() <= 1.0001
     # what one side sees of the other is what the other sees of itself
-    for mine, theirs in (("special_energy_percent", "target_special_percent"), ("player_frozen_ticks", "target_frozen_ticks")):
+    for mine, theirs in (
+        ("special_energy_percent", "target_special_percent"),
+        ("player_frozen_ticks", "target_frozen_ticks"),
+    ):
         assert (obs[:, 0, contract.OBS[mine]] == obs[:, 1, contract.OBS[theirs]]).all()
 
 
-@pytest.mark.parametrize("extra", [{}, {"allow_smite": True, "allow_redemption": True, "move_if_can_attack": True, "quirks": False}])
+@pytest.mark.parametrize(
+    "extra", [{}, {"allow_smite": True, "allow_redemption": True, "move_if_can_attack": True, "quirks": False}]
+)
 def test_ten_thousand_fights_without_an_illegal_state(extra):
     """Half with the default rules and half with every switch the other way, loadouts mixed within a fight."""
     env = NHVecEnv(1500, loadouts=NAMES, mirror=False, seed=3, max_ticks=300, **extra)
@@ -129,7 +137,11 @@ def test_zero_sum_terms_mirror_each_other():
     env = NHVecEnv(64, loadouts=NAMES, mirror=False, seed=2)
     players = Players(env)
     pairs = (("damage_dealt", "damage_received"), ("healed", "target_healed"), ("frozen", "target_frozen"))
-    pairs += (("prayer_correct", "hit_on_prayer"), ("prayer_wrong", "hit_off_prayer"), ("food_left", "target_food_left"))
+    pairs += (
+        ("prayer_correct", "hit_on_prayer"),
+        ("prayer_wrong", "hit_off_prayer"),
+        ("food_left", "target_food_left"),
+    )
     seen = dict.fromkeys(pairs, 0.0)
     for _ in range(400):
         terms = players.step()[5]["terms"]
@@ -211,7 +223,12 @@ def test_plain_python_plays_the_same_fights():
     for disabled in ("0", "1"):
         environment = {**os.environ, "NUMBA_DISABLE_JIT": disabled, "PYTHONPATH": str(REPOSITORY)}
         done = subprocess.run(
-            [sys.executable, "-c", _JIT_SCRIPT], env=environment, capture_output=True, text=True, timeout=300, cwd=REPOSITORY
+            [sys.executable, "-c", _JIT_SCRIPT],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            cwd=REPOSITORY,
         )
         assert done.returncode == 0, done.stderr
         outputs.append(done.stdout)
@@ -244,7 +261,9 @@ def write_loadout(tmp_path, change):
 
 
 def test_a_users_loadout_needs_no_code(tmp_path):
-    path = write_loadout(tmp_path, lambda kit: kit["outfits"]["special"].update(special="ags", speed=6, two_handed=True))
+    path = write_loadout(
+        tmp_path, lambda kit: kit["outfits"]["special"].update(special="ags", speed=6, two_handed=True)
+    )
     env = NHVecEnv(4, loadouts=("mine",), loadout_file=path)
     assert env.obs[0, 0, contract.OBS["is_melee_spec_ags"]] == 1
     with pytest.raises(ValueError, match=r"Unknown loadout 'lms_med'\. There are: mine"):
@@ -258,17 +277,38 @@ def test_a_users_loadout_needs_no_code(tmp_path):
         (lambda kit: kit["outfits"].pop("tank"), r"mine\.outfits\.tank: this field is missing"),
         (lambda kit: kit["supplies"].update(cake=3), r"mine\.supplies: unknown field 'cake'"),
         (lambda kit: kit.update(ring="lightbearer"), r"mine: unknown field 'ring'"),
-        (lambda kit: kit["levels"].update(attack="99"), r"mine\.levels\.attack: expected a whole number from 1 to 99, found '99'"),
+        (
+            lambda kit: kit["levels"].update(attack="99"),
+            r"mine\.levels\.attack: expected a whole number from 1 to 99, found '99'",
+        ),
         (lambda kit: kit["levels"].update(attack=True), r"mine\.levels\.attack: expected a whole number"),
-        (lambda kit: kit["levels"].update(hitpoints=9), r"mine\.levels\.hitpoints: expected a whole number from 10 to 99, found 9"),
+        (
+            lambda kit: kit["levels"].update(hitpoints=9),
+            r"mine\.levels\.hitpoints: expected a whole number from 10 to 99, found 9",
+        ),
         (lambda kit: kit["outfits"]["mage"].update(speed=0), r"mine\.outfits\.mage\.speed: .* found 0"),
-        (lambda kit: kit["outfits"]["special"].update(special="whip"), r"outfits\.special\.special: expected one of none, dds, .*'whip'"),
-        (lambda kit: kit["outfits"]["melee"].update(two_handed=1), r"melee\.two_handed: expected true or false, found 1"),
+        (
+            lambda kit: kit["outfits"]["special"].update(special="whip"),
+            r"outfits\.special\.special: expected one of none, dds, .*'whip'",
+        ),
+        (
+            lambda kit: kit["outfits"]["melee"].update(two_handed=1),
+            r"melee\.two_handed: expected true or false, found 1",
+        ),
         (lambda kit: kit["ring_and_ammo"].update(ring=1), r"mine\.ring_and_ammo: unknown field 'ring'"),
-        (lambda kit: kit["levels"].update(attack=50), r"mine\.outfits\.special\.special: dds needs 60 attack, the build has 50"),
+        (
+            lambda kit: kit["levels"].update(attack=50),
+            r"mine\.outfits\.special\.special: dds needs 60 attack, the build has 50",
+        ),
         (lambda kit: kit["levels"].update(prayer=70), r"mine\.prayers\.mage: augury needs 77 prayer, the build has 70"),
-        (lambda kit: kit["levels"].update(defence=69), r"mine\.prayers\.mage: augury needs 70 defence, the build has 69"),
-        (lambda kit: kit["supplies"].update(food=16), r"mine\.supplies: with 6 slots of gear this takes 29 slots, a bag has 28"),
+        (
+            lambda kit: kit["levels"].update(defence=69),
+            r"mine\.prayers\.mage: augury needs 70 defence, the build has 69",
+        ),
+        (
+            lambda kit: kit["supplies"].update(food=16),
+            r"mine\.supplies: with 6 slots of gear this takes 29 slots, a bag has 28",
+        ),
         (lambda kit: (kit.update(dharoks=True), kit["levels"].update(strength=60)), r"mine\.dharoks: the set needs 70"),
         (lambda kit: kit.update(outfits=[]), r"mine\.outfits: expected a block of fields"),
         (lambda kit: kit.update(spellbook=["ancient"]), r"mine\.spellbook: expected one of ancient, lunar"),

@@ -1,9 +1,9 @@
 """The simulator against recorded responses of the public server: masked-random play with LMS_MED, 4 and 16 fights.
 
 The server's dice cannot be seeded, so the fights are *explained* instead of repeated: the simulator plays the recorded
-actions tick by tick; wherever dice decide (accuracy, damage, which of several tiles is walked to), it may throw as often
-as it needs to arrive at what the server showed. What no dice can change has to be equal, column by column, bit by bit.
-On top, means and frequencies of the recording have to look like a sample of the simulator's own play.
+actions tick by tick; wherever dice decide (accuracy, damage, which of several tiles is walked to), it may throw as
+often as it needs to arrive at what the server showed. What no dice can change has to be equal, column by column, bit by
+bit. On top, means and frequencies of the recording have to look like a sample of the simulator's own play.
 """
 
 import itertools
@@ -57,7 +57,8 @@ def load_fights(name):
 
 @njit
 def throw(fight, seeds, pids, tick_number, before, after, kit, params, actions, want, columns, obs, masks, matched):
-    """Plays one tick of every hypothesis with dice of its own; `matched` says which arrive at what the server showed."""
+    """Plays one tick of every hypothesis with dice of its own; `matched` says which arrive at what the server
+    showed."""
     for h in range(len(before)):
         after[h, 0] = before[h, 0]
         after[h, 1] = before[h, 1]
@@ -120,15 +121,18 @@ class Replay:
         return obs, masks
 
     def throw(self, t):
-        """One throw of the dice for every hypothesis → [(fighters, obs, before)] of those that arrive, and one of each run energy."""
+        """One throw of the dice for every hypothesis → [(fighters, obs, before)] of those that arrive, and one of each
+        run energy."""
         before = np.stack(self.hypotheses)
         after, count = before.copy(), len(before)
         obs, masks = np.zeros((count, 2, NUM_OBS), np.float32), np.zeros((count, 2, NUM_LOGITS), np.bool_)
         matched = np.zeros(count, np.bool_)
         pids = [0 if self.obs[moment, 0, OBS["player_has_pid"]] else 1 for moment in (t - 1, t)]
         throw(
-            self.fight, self.dice.integers(1, 2**32, count), np.array(pids), t, before.view(np.recarray), after.view(np.recarray),
-            self.kit, self.env.params[0], self.actions[t].astype(np.int64), self.obs[t], np.array(THROWN_COLUMNS), obs, masks, matched,
+            self.fight, self.dice.integers(1, 2**32, count), np.array(pids), t, before.view(np.recarray),
+            after.view(np.recarray),
+            self.kit, self.env.params[0], self.actions[t].astype(np.int64), self.obs[t], np.array(THROWN_COLUMNS), obs,
+            masks, matched,
         )  # fmt: skip
         self.fight.pid = pids[1]
         outcomes = [(after[h].view(np.recarray), obs[h], self.hypotheses[h]) for h in range(count)]
@@ -279,24 +283,38 @@ def test_every_tick_of_the_recorded_fights_is_explained(replays):
     """All 176 observations and 45 mask bits of both fighters, at every tick, given the tick before and the actions."""
     ticks = sum(len(replay.obs) - 1 for replay in replays)
     wrong = [{name: found[:3] for name, found in replay.wrong.items()} for replay in replays if replay.wrong]
-    unexplained = sum(len({*replay.unexplained, *(t for found in replay.wrong.values() for t in found)}) for replay in replays)
+    unexplained = sum(
+        len({*replay.unexplained, *(t for found in replay.wrong.values() for t in found)}) for replay in replays
+    )
     assert unexplained <= 0.01 * ticks, (unexplained, ticks, [replay.unexplained for replay in replays], wrong)
     energies = ("special_energy_percent", "target_special_percent")
     assert not any(name in replay.wrong for replay in replays for name in energies), wrong
 
 
 def test_accuracy_over_all_recorded_attacks(replays):
-    """How often attacks did damage, by weapon, beside the sum of the simulator's own chances; dice may not be thrown again here."""
+    """How often attacks did damage, by weapon, beside the sum of the simulator's own chances; dice may not be thrown
+    again here."""
     attacks = [attack for replay in replays for attack in replay.attacks]
     for weapon in ("mage", "ranged", "melee", "special"):
         chances = np.array([attack["chance"] for attack in attacks if attack["weapon"] == weapon])
         hits = sum(attack["damage"] > 0 for attack in attacks if attack["weapon"] == weapon)
         spread = np.sqrt((chances * (1 - chances)).sum())
-        assert len(chances) >= 10 and abs(hits - chances.sum()) < 3.3 * spread, (weapon, len(chances), hits, chances.sum(), spread)
+        assert len(chances) >= 10 and abs(hits - chances.sum()) < 3.3 * spread, (
+            weapon,
+            len(chances),
+            hits,
+            chances.sum(),
+            spread,
+        )
 
 
 def test_diamond_bolts_go_off_as_often_as_recorded(replays):
-    shots = [attack for replay in replays for attack in replay.attacks if attack["weapon"] == "ranged" and not attack["stopped"]]
+    shots = [
+        attack
+        for replay in replays
+        for attack in replay.attacks
+        if attack["weapon"] == "ranged" and not attack["stopped"]
+    ]
     above = sum(shot["damage"] > shot["max_hit"] for shot in shots)
     expected = sum(shot["above"] for shot in shots)
     assert abs(above - expected) <= 3.3 * np.sqrt(max(expected, 1.0)), (above, expected, len(shots))
@@ -343,7 +361,10 @@ def play():
         _, _, _, terminated, truncated, info = env.step(actions)
         ended = terminated | truncated
         last = info["final_obs"][ended]
-        low, high = np.minimum(low, last.min((0, 1), initial=np.inf)), np.maximum(high, last.max((0, 1), initial=-np.inf))
+        low, high = (
+            np.minimum(low, last.min((0, 1), initial=np.inf)),
+            np.maximum(high, last.max((0, 1), initial=-np.inf)),
+        )
         recorded[0][t + 1] = np.where(ended[:kept, None, None], info["final_obs"][:kept], env.obs[:kept])
         recorded[1][t + 1] = actions[:kept]
         lengths[running & ended] = t + 1
@@ -352,7 +373,8 @@ def play():
             break
     fights = [(recorded[0][: n + 1, i], None, recorded[1][: n + 1, i], None) for i, n in enumerate(lengths[:kept])]
     return {
-        "sums": sums, "counts": counts, "ready_sums": ready_sums, "ready_counts": ready_counts, "low": low, "high": high,
+        "sums": sums, "counts": counts, "ready_sums": ready_sums, "ready_counts": ready_counts, "low": low,
+        "high": high,
         "tables": transitions(fights), "lengths": lengths,
     }  # fmt: skip
 
@@ -360,12 +382,16 @@ def play():
 def assert_plausible(names, seen, sums, counts, what):
     """A mean of the recording, two fights and a bit, must lie among the means of the simulator's own pairs of fights.
 
-    Tolerance: the range of 1,024 pairs, so a column would fail by chance in about 1 of 500 cases, widened by 2 % of that range.
-    """
+    Tolerance: the range of 1,024 pairs, so a column would fail by chance in about 1 of 500 cases, widened by 2 % of
+    that range."""
     pairs = sums.reshape(-1, 2, sums.shape[1]).sum(axis=1) / counts.reshape(-1, 2).sum(axis=1)[:, None]
     low, high = pairs.min(axis=0), pairs.max(axis=0)
     slack = 0.02 * (high - low) + 1e-4
-    wrong = {name: (seen[i], low[i], high[i]) for i, name in enumerate(names) if not low[i] - slack[i] <= seen[i] <= high[i] + slack[i]}
+    wrong = {
+        name: (seen[i], low[i], high[i])
+        for i, name in enumerate(names)
+        if not low[i] - slack[i] <= seen[i] <= high[i] + slack[i]
+    }
     assert not wrong, f"{what} of the server outside of the simulator's range (server, low, high): {wrong}"
 
 
@@ -376,7 +402,9 @@ def test_means_and_mask_frequencies_look_like_a_sample_of_the_simulator(play):
     sums, counts = play["sums"], play["counts"]
     assert_plausible(OBSERVATION_NAMES, means, sums[:, :NUM_OBS], counts, "means")
     assert_plausible(ACTION_NAMES, bits, sums[:, NUM_OBS:], counts, "mask frequencies")
-    assert_plausible(ACTION_NAMES, ready_bits, play["ready_sums"], play["ready_counts"], "mask frequencies when ready to attack")
+    assert_plausible(
+        ACTION_NAMES, ready_bits, play["ready_sums"], play["ready_counts"], "mask frequencies when ready to attack"
+    )
     assert np.quantile(play["lengths"], 0.02) < 202 < np.quantile(play["lengths"], 0.98)
 
 

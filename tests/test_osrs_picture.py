@@ -7,7 +7,18 @@ from PIL import Image
 from cleanrl_games.envs.osrs import FightRecorder, NHVecEnv
 from cleanrl_games.envs.osrs.baselines import Baseline
 from cleanrl_games.envs.osrs.contract import NUM_LOGITS, NUM_OBS
-from cleanrl_games.envs.osrs.picture import BLOOD_RED, FULL, GEAR, HEIGHT, HUD, ICE_BLUE, MISS_BLUE, PRAYER_COLORS, SIDES, WIDTH
+from cleanrl_games.envs.osrs.picture import (
+    BLOOD_RED,
+    FULL,
+    GEAR,
+    HEIGHT,
+    HUD,
+    ICE_BLUE,
+    MISS_BLUE,
+    PRAYER_COLORS,
+    SIDES,
+    WIDTH,
+)
 
 
 def play(env, recorder, ticks):

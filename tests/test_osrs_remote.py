@@ -36,8 +36,8 @@ def random_player(env):
 
 
 def test_a_remote_fight_is_the_local_fight():
-    """The server's fights are NHVecEnv's: observations, masks, ends and rewards come through unchanged. Fighter 1 is told of the
-    fight at its tick 1, so its first action is nothing; the end is told one tick after the death."""
+    """The server's fights are NHVecEnv's: observations, masks, ends and rewards come through unchanged. Fighter 1 is
+    told of the fight at its tick 1, so its first action is nothing; the end is told one tick after the death."""
     local = NHVecEnv(1, seed=1, reward_weights=WEIGHTS)
     with Server() as server, connect(server) as remote:
         act, fights = random_player(remote), 0
@@ -98,7 +98,9 @@ def test_ids_survive_the_servers_name_formatting():
     """With an id like agent-ab12 the reset never finds its peer."""
     with Server() as server:
         agents = [_Agent("127.0.0.1", server.port, 5.0) for _ in range(50)]
-        assert len({agent.id for agent in agents}) == 50 and all(agent.id.isdigit() and agent.id[0] != "0" for agent in agents)
+        assert len({agent.id for agent in agents}) == 50 and all(
+            agent.id.isdigit() and agent.id[0] != "0" for agent in agents
+        )
         original = _Agent.__init__
 
         def named_badly(self, *address):
@@ -144,7 +146,9 @@ def test_a_lost_fight_is_truncated_and_the_others_go_on(fault):
 
 def test_a_silent_server_is_given_up_with_its_address():
     with Server(lambda *_: "silence") as server:
-        with pytest.raises(ConnectionError, match=rf"127\.0\.0\.1:{server.port} after 2 attempts: no answer to 'login' within 0.2 s"):
+        with pytest.raises(
+            ConnectionError, match=rf"127\.0\.0\.1:{server.port} after 2 attempts: no answer to 'login' within 0.2 s"
+        ):
             connect(server, timeout=0.2, attempts=2)
     with pytest.raises(ConnectionError, match="cannot connect"):
         connect(server, timeout=0.2, attempts=2)
@@ -198,13 +202,17 @@ def test_facts_of_recorded_meta_data_agree_with_the_simulators_definitions():
                     assert (fact.hit_off_prayer >= 0) == (o[49] == 1) and (fact.prayed_correctly >= 0) == (o[50] == 1)
                     if o[49]:
                         assert fact.hit_off_prayer == 1 - o[64] and fact.attack_speed == (4 if o[0] else 5)
-                        assert fact.damage_dealt >= o[51] - 1e-6  # the observation shows the last of two dagger hits only
+                        assert (
+                            fact.damage_dealt >= o[51] - 1e-6
+                        )  # the observation shows the last of two dagger hits only
                     if o[50]:
                         assert fact.prayed_correctly == o[63] and fact.target_attack_speed == (4 if o[12] else 5)
                     sharks = (fact.food_left * 99 - o[25] * 16 - o[27] * 18) / 20
                     assert 0 <= round(sharks) <= 14 and abs(sharks - round(sharks)) < 1e-3
                     frozen = o[29] > max(obs[t - 1, me, 29], 0)
-                    assert (fact.new_freeze > 0) == frozen and (fact.target_new_freeze > 0) == (theirs[29] > obs[t - 1, 1 - me, 29])
+                    assert (fact.new_freeze > 0) == frozen and (fact.target_new_freeze > 0) == (
+                        theirs[29] > obs[t - 1, 1 - me, 29]
+                    )
                     assert fact.health == pytest.approx(o[10], abs=1e-6) and fact.no_prayer == 0
                     reward_terms(facts[0], terms)
                     assert terms[REWARD_TERMS.index("damage_dealt")] == fact.damage_dealt

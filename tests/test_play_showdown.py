@@ -1,4 +1,5 @@
-"""tools/play_showdown.py on a real local server: two models play each other, and what can go wrong is said in a sentence."""
+"""tools/play_showdown.py on a real local server: two models play each other, and what can go wrong is said in a
+sentence."""
 
 import asyncio
 import http.server
@@ -49,7 +50,9 @@ def test_two_models_play_one_is_stopped_and_a_server_that_dies_is_named(model, t
     (server,) = start_servers(1, free_port())
     try:
         address = f"ws://{HOST}:{server.port}"
-        host = start(model, tmp_path / "host", "--server", address, "--accept", "--battles", 3, "--username", "host bot")
+        host = start(
+            model, tmp_path / "host", "--server", address, "--accept", "--battles", 3, "--username", "host bot"
+        )
         assert "waits for challenges" in host.stdout.readline()
         guest = start(model, tmp_path / "guest", "--server", address, "--challenge", "host bot", "--battles", 2)
         bored = start(model, tmp_path / "bored", "--server", address, "--accept", "--username", "bored bot")
@@ -125,5 +128,7 @@ def test_nobody_takes_up_the_challenge():
     client = SimpleNamespace(_listening_coroutine=SimpleNamespace(done=lambda: False), websocket_url="ws://here")
     player = SimpleNamespace(ps_client=client, send_challenges=for_ever, battles={}, n_finished_battles=0)
     args = SimpleNamespace(challenge="ghost", ladder=False, battles=2, wait_seconds=0.1)
-    with pytest.raises(RunFailed, match=r"ghost has not taken up the challenge within 0.1 seconds .--wait-seconds.: 0 of 2"):
+    with pytest.raises(
+        RunFailed, match=r"ghost has not taken up the challenge within 0.1 seconds .--wait-seconds.: 0 of 2"
+    ):
         asyncio.run(play_showdown.play(player, args))

@@ -60,7 +60,13 @@ def folder(tmp_path, monkeypatch):
 
 
 def collect(folder, *flags, code=0, seconds=240):
-    words = [sys.executable, str(ROOT / "cleanrl_games/tools/collect_expert_data.py"), "--output-dir", "out", *map(str, flags)]
+    words = [
+        sys.executable,
+        str(ROOT / "cleanrl_games/tools/collect_expert_data.py"),
+        "--output-dir",
+        "out",
+        *map(str, flags),
+    ]
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=seconds)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
@@ -157,21 +163,46 @@ def test_answers_that_are_no_actions():
 
 
 def test_a_crashed_emulator_process_and_a_slow_expert(folder):
-    """The process is killed, later the expert sleeps: both episodes are dropped and played anew, the crash is said once."""
-    output = collect(folder, "--expert", "my_agents:crashes_once", "--episodes", 2, "--num-workers", 1, "--max-steps", 10)
+    """The process is killed, later the expert sleeps: both episodes are dropped and played anew, the crash is said
+    once."""
+    output = collect(
+        folder, "--expert", "my_agents:crashes_once", "--episodes", 2, "--num-workers", 1, "--max-steps", 10
+    )
     assert output.count("exit code -9)") == 1 and "a new one takes its place" in output
     assert names(folder) == ["episode_0001.npz", "episode_0002.npz"]
     output = collect(
-        folder, "--expert", "my_agents:sleeps_once", "--episodes", 1, "--num-workers", 1, "--max-steps", 10, "--expert-timeout", 2
+        folder,
+        "--expert",
+        "my_agents:sleeps_once",
+        "--episodes",
+        1,
+        "--num-workers",
+        1,
+        "--max-steps",
+        10,
+        "--expert-timeout",
+        2,
     )
     assert "gave no answer within 2 s" in output and "Episode 3 is dropped" in output
     assert len(room.load_episodes("out")) == 3
 
 
 def test_ctrl_c_leaves_whole_episodes_only(folder):
-    words = [sys.executable, str(ROOT / "cleanrl_games/tools/collect_expert_data.py"), "--output-dir", "out", "--episodes", "500"]
+    words = [
+        sys.executable,
+        str(ROOT / "cleanrl_games/tools/collect_expert_data.py"),
+        "--output-dir",
+        "out",
+        "--episodes",
+        "500",
+    ]
     process = subprocess.Popen(
-        [*words, "--noise", "0.2"], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        [*words, "--noise", "0.2"],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
     )
     deadline = time.time() + 200
     while len(list(folder.glob("out/episode_*.npz"))) < 2 and time.time() < deadline:
@@ -187,7 +218,8 @@ def test_ctrl_c_leaves_whole_episodes_only(folder):
 
 
 def test_a_person_at_the_keyboard(folder, monkeypatch):
-    """A window without a screen; keys arrive as events. An episode that Esc ends is dropped, or kept when one says so."""
+    """A window without a screen; keys arrive as events. An episode that Esc ends is dropped, or kept when one says
+    so."""
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     import pygame
 
@@ -202,11 +234,16 @@ def test_a_person_at_the_keyboard(folder, monkeypatch):
     tool.main(["--expert", "human", "--output-dir", "out", "--keep-unfinished"])
     episode = room.read_episode(folder / "out/episode_0001.npz")
     assert [ACTIONS[action] for action in episode.actions] == "DOWN LEFT A B START SELECT UP RIGHT L R".split()
-    assert episode.truncated[-1] and episode.meta["expert"] == "human" and tool.replay(tool.Args(), episode.path) is None
+    assert (
+        episode.truncated[-1] and episode.meta["expert"] == "human" and tool.replay(tool.Args(), episode.path) is None
+    )
 
     press(*["down"] * 4, *["up"] * 3, "escape")
     tool.main(["--expert", "human", "--output-dir", "out", "--max-steps", "4", "--episodes", "2"])
-    assert names(folder) == ["episode_0001.npz", "episode_0002.npz"]  # the second one ended by itself, the third was dropped
+    assert names(folder) == [
+        "episode_0001.npz",
+        "episode_0002.npz",
+    ]  # the second one ended by itself, the third was dropped
     assert room.read_episode(folder / "out/episode_0002.npz").actions.tolist() == [5] * 4
 
 
@@ -242,7 +279,11 @@ def test_minari_and_back_without_loss(folder, monkeypatch):
         recording = room.Recording([env.reset(options={"quest_seed": world})[0]])
         for action in range(4 + number):
             recording.add(5, action, env.step(action))
-        room.write_episode(folder / "out" / tool.episode_name(number), recording, room.describe(env, quest_seed=world, expert="scripted"))
+        room.write_episode(
+            folder / "out" / tool.episode_name(number),
+            recording,
+            room.describe(env, quest_seed=world, expert="scripted"),
+        )
     env.close()
     tool.main(["--output-dir", "out", "--to-minari", "gba/test-v0"])
     tool.main(["--output-dir", "back", "--from-minari", "gba/test-v0"])
@@ -251,7 +292,11 @@ def test_minari_and_back_without_loss(folder, monkeypatch):
     import minari
 
     episode = next(minari.load_dataset("gba/test-v0").iterate_episodes())
-    assert episode.observations.shape == (6, 160, 240, 3) and episode.actions.tolist() == [0, 1, 2, 3, 4] and episode.truncations[-1]
+    assert (
+        episode.observations.shape == (6, 160, 240, 3)
+        and episode.actions.tolist() == [0, 1, 2, 3, 4]
+        and episode.truncations[-1]
+    )
     with pytest.raises(BadInput, match="There is no Minari dataset"):
         tool.main(["--output-dir", "back", "--from-minari", "gba/other-v0"])
 

@@ -70,7 +70,8 @@ def test_a_backend_that_is_not_there_is_an_error_not_another_one(monkeypatch):
 
 
 def test_libmgba_shows_the_same_or_says_what_it_needs(emulator):
-    """Where the system has libmgba, both doors lead to the same game: RAM is equal, colours to the bits that RGB565 drops."""
+    """Where the system has libmgba, both doors lead to the same game: RAM is equal, colours to the bits that RGB565
+    drops."""
     try:
         other = Emulator(QUEST_ROM, "libmgba")
     except RuntimeError as error:
@@ -153,7 +154,8 @@ def test_state_restores_every_frame(emulator):
 
 @pytest.mark.parametrize("hold, release", [(1, 1), (2, 2), (6, 3), (16, 16)])
 def test_frames_left_out_change_nothing(emulator, hold, release):
-    """`press` draws two frames of a step; its last one, the RAM and every frame after it are those of drawing them all."""
+    """`press` draws two frames of a step; its last one, the RAM and every frame after it are those of drawing them
+    all."""
     start(emulator, 3)
     other = Emulator(QUEST_ROM)
     other.load(emulator.save())
@@ -184,7 +186,8 @@ def test_the_core_does_leave_frames_out(emulator):
 
 
 @pytest.mark.parametrize(
-    "spoil", [lambda state: b"", lambda state: state[:-1], lambda state: b"x" * len(state), lambda state: bytes(8) + state[8:]]
+    "spoil",
+    [lambda state: b"", lambda state: state[:-1], lambda state: b"x" * len(state), lambda state: bytes(8) + state[8:]],
 )
 def test_foreign_state_is_refused_and_changes_nothing(emulator, spoil):
     before = emulator.read(0x02000000, 64)
@@ -232,7 +235,9 @@ def test_threads_may_run_one_emulator_each():
 def test_nothing_is_written_beside_the_rom_and_nothing_stays(tmp_path, monkeypatch):
     given, make = [], emulator_module.Libretro.__init__
     monkeypatch.setattr(
-        emulator_module.Libretro, "__init__", lambda core, rom, folder: (given.append((rom, folder)), make(core, rom, folder))[1]
+        emulator_module.Libretro,
+        "__init__",
+        lambda core, rom, folder: (given.append((rom, folder)), make(core, rom, folder))[1],
     )
     rom = tmp_path / "game.gba"
     rom.write_bytes(QUEST_ROM.read_bytes())

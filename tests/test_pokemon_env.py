@@ -1,4 +1,5 @@
-"""`PokemonEnv`: the gymnasium contract, timing, rewards, seeds, save states, other cartridges, Emerald's documented RAM."""
+"""`PokemonEnv`: the gymnasium contract, timing, rewards, seeds, save states, other cartridges, Emerald's documented
+RAM."""
 
 import importlib.util
 import struct
@@ -133,7 +134,9 @@ def test_a_saved_state_restores_exactly(env):
         env.step(expert.act(env))
     state, bits = env.save_state(), env.bits
     first = play(env, actions, options={"state": state})
-    assert env.bits >= bits and first[0][2]["milestones_reached"] == bits.bit_count(), "milestones come back with the state"
+    assert env.bits >= bits and first[0][2]["milestones_reached"] == bits.bit_count(), (
+        "milestones come back with the state"
+    )
     other = PokemonEnv(max_steps=400)
     assert_same(first, play(other, actions, options={"state": state}))
     other.close()
@@ -160,7 +163,12 @@ def test_info_and_reward(env):
     expert = QuestExpert()
     _, info = env.reset(options={"quest_seed": 2})
     assert tuple(info["milestones"]) == QUEST_MILESTONES and not any(info["milestones"].values())
-    assert info["game"] == "quest" and info["backend"] == "libretro" and info["map"] == "home" and info["objective"] == "talk to mother"
+    assert (
+        info["game"] == "quest"
+        and info["backend"] == "libretro"
+        and info["map"] == "home"
+        and info["objective"] == "talk to mother"
+    )
     total, before = 0.0, 0
     while info["milestones_reached"] < 4:
         _, reward, _, _, info = env.step(expert.act(env))
@@ -224,7 +232,8 @@ def test_truncated_emerald_is_named(tmp_path):
         PokemonEnv(path)
 
 
-# --- Emerald, without the game: its documented layout is written into the RAM while the quest runs -------------------------------
+# --- Emerald, without the game: its documented layout is written into the RAM while the quest runs
+# -------------------------------
 
 BLOCK_1, BLOCK_2, ENTRIES = 0x02025A00, 0x02024A54, 0x02032318
 
@@ -246,7 +255,11 @@ def party_member(personality=1234567, trainer=7654321, species=277, level=5, hp=
     plain = b"".join(parts[part] for part in emerald_module.PART_ORDERS[personality % 24])
     checksum = sum(struct.unpack("<24H", plain)) & 0xFFFF
     hidden = struct.pack("<12I", *(word ^ personality ^ trainer for word in struct.unpack("<12I", plain)))
-    return struct.pack("<II20xHH", personality, trainer, checksum, 0) + hidden + struct.pack("<IBBHH10x", 0, level, 0, hp, 20)
+    return (
+        struct.pack("<II20xHH", personality, trainer, checksum, 0)
+        + hidden
+        + struct.pack("<IBBHH10x", 0, level, 0, hp, 20)
+    )
 
 
 class FakeEmerald:
@@ -276,7 +289,9 @@ class FakeEmerald:
         self.emulator.write(0x020244EC, b"".join(members))
 
     def bag(self, offset, *items, key=0xDEADBEEF):
-        self.emulator.write(BLOCK_1 + offset, b"".join(struct.pack("<HH", item, count ^ key & 0xFFFF) for item, count in items))
+        self.emulator.write(
+            BLOCK_1 + offset, b"".join(struct.pack("<HH", item, count ^ key & 0xFFFF) for item, count in items)
+        )
 
     def grid(self, width, height, is_blocked):
         """A map of this size inside its border of seven tiles (eight on the right)"""
@@ -341,7 +356,12 @@ def test_emerald_title_screen_pays_nothing(emerald):
     env, game = emerald
     game.title_screen()
     _, reward, _, _, info = env.step(1)
-    assert reward == 0.0 and info["mode"] == "title" and info["map"] == "NOT_LOADED" and not any(info["milestones"].values())
+    assert (
+        reward == 0.0
+        and info["mode"] == "title"
+        and info["map"] == "NOT_LOADED"
+        and not any(info["milestones"].values())
+    )
     game.write((0, 0), x=0, y=0)
     _, reward, _, _, info = env.step(1)
     assert reward == 0.0 and info["mode"] == "title", "the player is being named"
@@ -363,7 +383,9 @@ def test_emerald_later_start_counts_what_lies_behind(emerald):
     assert reward == 1.0 and info["milestones"]["ROUTE_104_NORTH"]
 
 
-@pytest.mark.parametrize("name, flag", [("LITTLEROOT_TOWN", 0xF), ("OLDALE_TOWN", 0x10), ("PETALBURG_CITY", 0x16), ("RUSTBORO_CITY", 0x19)])
+@pytest.mark.parametrize(
+    "name, flag", [("LITTLEROOT_TOWN", 0xF), ("OLDALE_TOWN", 0x10), ("PETALBURG_CITY", 0x16), ("RUSTBORO_CITY", 0x19)]
+)
 def test_emerald_visited_flags_count_without_the_map(emerald, name, flag):
     env, game = emerald
     game.write(flag=SYSTEM_FLAGS + flag)
@@ -392,7 +414,13 @@ def test_emerald_new_game_has_nothing(emerald):
     game.write()
     game.party()
     *_, info = env.step(1)
-    assert info["party"] == [] and info["badges"] == [] and info["bag"] == {} and info["mode"] == "walk" and not info["dialogue"]
+    assert (
+        info["party"] == []
+        and info["badges"] == []
+        and info["bag"] == {}
+        and info["mode"] == "walk"
+        and not info["dialogue"]
+    )
 
 
 @pytest.mark.parametrize("personality", range(24))
@@ -404,7 +432,9 @@ def test_emerald_party_in_all_24_orders(emerald, personality):
     (member,) = info["party"]
     assert (member["species_id"], member["level"], member["hp"], member["max_hp"]) == (283, 12, 7, 20)
     assert [(move["move_id"], move["pp"]) for move in member["moves"]] == [(1, 35), (43, 30)]
-    assert member["species"] == "#283" and member["moves"][0]["move"] == "#1", "names are read from the cartridge, which is not here"
+    assert member["species"] == "#283" and member["moves"][0]["move"] == "#1", (
+        "names are read from the cartridge, which is not here"
+    )
 
 
 def test_emerald_damaged_member_is_left_out(emerald):
@@ -432,7 +462,9 @@ def test_emerald_badges_bag_dialogue_and_battle(emerald):
     game.bag(0x650, (4, 20))
     *_, info = env.step(1)
     assert info["badges"] == ["STONE"] and info["map"] == "RUSTBORO_CITY_GYM"
-    counts = {pocket: [(entry["item_id"], entry["count"]) for entry in entries] for pocket, entries in info["bag"].items()}
+    counts = {
+        pocket: [(entry["item_id"], entry["count"]) for entry in entries] for pocket, entries in info["bag"].items()
+    }
     assert counts == {"items": [(13, 5), (14, 1)], "balls": [(4, 20)]}
     env.emulator.write(0x03000F2C, b"\x01")
     *_, info = env.step(1)
@@ -463,7 +495,11 @@ def test_start_states_of_a_folder(emerald, tmp_path):
         game.write(map_id)
         (tmp_path / f"{name}.state").write_bytes(env.save_state())
     made = PokemonEnv(max_steps=5, start_states=tmp_path)
-    assert list(made.starts) == ["01_ROUTE_101", "02_OLDALE_TOWN"] and len(made.start_hash()) == 16 and env.start_hash() == ""
+    assert (
+        list(made.starts) == ["01_ROUTE_101", "02_OLDALE_TOWN"]
+        and len(made.start_hash()) == 16
+        and env.start_hash() == ""
+    )
     _, info = made.reset(options={"start": "02_OLDALE_TOWN"})
     assert info["map"] == "OLDALE_TOWN" and info["start"] == "02_OLDALE_TOWN" and info["milestones_reached"] == 4
     assert {made.reset(seed=seed)[1]["map"] for seed in range(8)} == {"OLDALE_TOWN", "ROUTE_101"}

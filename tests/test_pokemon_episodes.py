@@ -26,13 +26,22 @@ STEPS = 6
 
 def good(steps=STEPS, seed=0, extra=1):
     rng = np.random.default_rng(seed)
-    meta = {"schema": room.SCHEMA, "backend": "libretro", "rom_sha1": "0" * 40, "hold": 6, "release": 3, "action_names": list(ACTIONS)}
+    meta = {
+        "schema": room.SCHEMA,
+        "backend": "libretro",
+        "rom_sha1": "0" * 40,
+        "hold": 6,
+        "release": 3,
+        "action_names": list(ACTIONS),
+    }
     rewards = rng.integers(0, 2, steps).astype(np.float32)
     ends = np.zeros(steps, bool)
     ends[-1] = True
     return {
         # blocks of colour: compressible like a game's picture
-        "observations": np.repeat(np.repeat(rng.integers(0, 256, (steps + extra, 20, 30, 3), dtype=np.uint8), 8, 1), 8, 2),
+        "observations": np.repeat(
+            np.repeat(rng.integers(0, 256, (steps + extra, 20, 30, 3), dtype=np.uint8), 8, 1), 8, 2
+        ),
         "actions": rng.integers(0, 10, steps).astype(np.int32),
         "executed_actions": rng.integers(0, 10, steps).astype(np.int32),
         "rewards": rewards,
@@ -80,7 +89,11 @@ def test_what_others_write_is_read_too(tmp_path):
         del arrays[name]
     np.savez_compressed(tmp_path / "other.npz", **arrays)
     episode = room.read_episode(tmp_path / "other.npz")
-    assert episode.num_frames == STEPS and episode.terminated[-1] and np.array_equal(episode.executed_actions, arrays["actions"])
+    assert (
+        episode.num_frames == STEPS
+        and episode.terminated[-1]
+        and np.array_equal(episode.executed_actions, arrays["actions"])
+    )
     assert len(episode.infos) == STEPS and episode.rewards.dtype == np.float32
 
 
@@ -109,7 +122,9 @@ def test_damaged_pixels_are_skipped_like_any_damage(tmp_path, capsys):
     with pytest.raises(EpisodeError, match=r"episode_0002.npz: its pixels are damaged.*--skip-bad-episodes"):
         cache.open_undamaged(episodes, root=tmp_path / "cache")
     kept, frames = cache.open_undamaged(episodes, root=tmp_path / "cache", skip_bad=True)
-    assert [episode.path.name for episode in kept] == ["episode_0001.npz", "episode_0003.npz"] and len(frames) == 2 * (STEPS + 1)
+    assert [episode.path.name for episode in kept] == ["episode_0001.npz", "episode_0003.npz"] and len(frames) == 2 * (
+        STEPS + 1
+    )
     assert "Skipped" in capsys.readouterr().out
 
 
@@ -169,7 +184,9 @@ def lie(path):
     with zipfile.ZipFile(path) as file:
         parts = {info.filename: file.read(info) for info in file.infolist()}
     header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": (10**12, 160, 240, 3)})
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": "|u1", "fortran_order": False, "shape": (10**12, 160, 240, 3)}
+    )
     parts["observations.npy"] = header.getvalue() + b"\0" * 1000
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         for name, data in parts.items():
@@ -204,7 +221,8 @@ BAD = {
     "cut short": (with_bytes(lambda data: data[: len(data) // 2]), "cut short or damaged"),
     "a bit of the pixels flipped": (with_bytes(flip_a_pixel), "pixels are damaged"),
     "a bit of the rewards flipped": (with_bytes(flip_a_reward), "'rewards' is damaged"),
-    "an HTML page": (lambda path: path.write_text("<!DOCTYPE html><html>404</html>"), r"no .npz archive \(it starts with b'<!DOCTYP'\)"),
+    "an HTML page": (lambda path: path.write_text("<!DOCTYPE html><html>404</html>"),
+        r"no .npz archive \(it starts with b'<!DOCTYP'\)"),
     "a pickle": (lambda path: path.write_bytes(pickle.dumps({"actions": [1]})), "no .npz archive"),
     "a single array": (lambda path: np.save(open(path, "wb"), np.zeros(3)), "no .npz archive"),  # noqa: SIM115
     "infos as objects": (object_infos, "'infos_json' holds Python objects, which are never unpickled"),
@@ -212,13 +230,17 @@ BAD = {
     "no observations": (change(observations=None), "it has no 'observations'"),
     "no actions and no meta": (change(actions=None, meta_json=None), "it has no 'actions' and no 'meta_json'"),
     "no end": (change(terminated=None), "neither 'dones' nor both of 'terminated' and 'truncated'"),
-    "float pictures": (change(observations=lambda a: a["observations"] / np.float32(255)), r"found \(7, 160, 240, 3\) of float32"),
-    "pictures of another size": (change(observations=lambda a: a["observations"][:, :84, :84]), r"found \(7, 84, 84, 3\) of uint8"),
+    "float pictures": (change(observations=lambda a: a["observations"] / np.float32(255)),
+        r"found \(7, 160, 240, 3\) of float32"),
+    "pictures of another size": (change(observations=lambda a: a["observations"][:, :84, :84]),
+        r"found \(7, 84, 84, 3\) of uint8"),
     "too few pictures": (change(observations=lambda a: a["observations"][:-2]), "5 observations for 6 actions"),
     "no steps": (change(actions=np.zeros(0, np.int32)), "a row of 1 to"),
-    "rewards of another length": (change(rewards=lambda a: a["rewards"][:-1]), r"'rewards' should have the shape \(6,\), found \(5,\)"),
+    "rewards of another length": (change(rewards=lambda a: a["rewards"][:-1]),
+        r"'rewards' should have the shape \(6,\), found \(5,\)"),
     "an action of 10": (change(actions=at("actions", 2, 10)), "the action 10 at step 2"),
-    "an action of -1": (change(executed_actions=at("executed_actions", 1, -1)), "'executed_actions' has the action -1 at step 1"),
+    "an action of -1": (change(executed_actions=at("executed_actions", 1, -1)),
+        "'executed_actions' has the action -1 at step 1"),
     "actions with a fraction": (change(actions=lambda a: a["actions"] + 0.5), "should hold whole numbers"),
     "a reward that is no number": (change(rewards=at("rewards", 3, np.nan)), "the reward at step 3 is nan"),
     "an endless reward": (change(rewards=at("rewards", 0, np.inf)), "the reward at step 0 is inf"),
@@ -230,17 +252,21 @@ BAD = {
     "infos of another length": (change(infos_json=np.asarray("[{}]")), "a list of 6 JSON objects"),
     "meta that is a list": (change(meta_json=np.asarray("[]")), "should be a JSON object, found a list"),
     "another schema": (change(meta_json=lambda a: meta_of(a, schema="x/9")), "its schema is 'x/9'"),
-    "a reward beyond 32 bits": (change(rewards=lambda a: at("rewards", 2, 1e300)({"rewards": a["rewards"].astype(np.float64)})), "the reward at step 2 is inf as a 32-bit number"),
+    "a reward beyond 32 bits": (change(rewards=lambda a: at("rewards", 2,
+        1e300)({"rewards": a["rewards"].astype(np.float64)})), "the reward at step 2 is inf as a 32-bit number"),
     "a text of 240 MB": (lambda path: endless_text(path), "'infos_json' has 60,000,000 letters"),
     "a long description": (change(meta_json=lambda a: meta_of(a, note="x" * 200_000)), "'meta_json' has 200,"),
-    "a world of 256": (change(meta_json=lambda a: meta_of(a, quest_seed=256)), "'quest_seed' as a whole number from 0 to 255, found 256"),
+    "a world of 256": (change(meta_json=lambda a: meta_of(a, quest_seed=256)),
+        "'quest_seed' as a whole number from 0 to 255, found 256"),
     "a world that is true": (change(meta_json=lambda a: meta_of(a, quest_seed=True)), "'quest_seed' as a whole number"),
     "a world in words": (change(meta_json=lambda a: meta_of(a, quest_seed="7")), "'quest_seed' as a whole number"),
-    "a button held for no time": (change(meta_json=lambda a: meta_of(a, hold=0)), "'hold' as a whole number from 1 to 600, found 0"),
+    "a button held for no time": (change(meta_json=lambda a: meta_of(a, hold=0)),
+        "'hold' as a whole number from 1 to 600, found 0"),
     "a button held for 1.5 frames": (change(meta_json=lambda a: meta_of(a, hold=1.5)), "'hold' as a whole number"),
     "a button let go for ever": (change(meta_json=lambda a: meta_of(a, release=10**9)), "'release' as a whole number"),
     "no backend": (change(meta_json=lambda a: meta_of(a, backend=None)), "should have 'backend' as a str"),
-    "other buttons": (change(meta_json=lambda a: meta_of(a, action_names=["A", "B"])), "its actions are A B, not A B START"),
+    "other buttons": (change(meta_json=lambda a: meta_of(a, action_names=["A", "B"])),
+        "its actions are A B, not A B START"),
 }  # fmt: skip
 
 
@@ -251,7 +277,9 @@ def test_bad_files_are_refused_with_name_and_reason(kind, tmp_path):
     make(path)
     with pytest.raises(EpisodeError, match=reason) as refusal:
         room.read_episode(path)
-        for _ in room.read_frames(path):  # damage of the pixels shows when they are read, which is before anything is trained on
+        for _ in room.read_frames(
+            path
+        ):  # damage of the pixels shows when they are read, which is before anything is trained on
             pass
     assert "episode_0002.npz" in str(refusal.value) and "allow_pickle" not in str(refusal.value)
 
@@ -371,7 +399,9 @@ def test_a_killed_build_leaves_no_cache(folder, tmp_path):
     left = list(root.iterdir())
     assert len(left) == 1 and left[0].name.endswith(".tmp") and not list(root.glob("[!.]*"))
     frames = cache.open_cache(room.load_episodes(folder)[:1], 84, root)
-    assert len(frames) == STEPS + 1 and [path.name for path in root.iterdir()] == [cache.cache_key(room.load_episodes(folder)[:1], 84)]
+    assert len(frames) == STEPS + 1 and [path.name for path in root.iterdir()] == [
+        cache.cache_key(room.load_episodes(folder)[:1], 84)
+    ]
 
 
 def test_damaged_pixels_end_the_build_with_the_files_name(folder, tmp_path):

@@ -8,7 +8,9 @@ import torch
 from cleanrl_games import bc_pokemon_impala as script
 from cleanrl_games.tools import arena, evaluate, models
 
-torch.set_num_threads(1)  # a second thread costs more than it gives on networks this small, the more so on a busy machine
+torch.set_num_threads(
+    1
+)  # a second thread costs more than it gives on networks this small, the more so on a busy machine
 SMALL = {"hidden_dim": 16, "max_steps": 60}
 
 
@@ -31,7 +33,9 @@ def matches(player, opponent, episodes, save="", **changes):
 
 def test_who_gets_farther_has_won(model, tmp_path, capsys):
     player = models.load(model, "pokemon")
-    assert matches("expert", player, 2) == [1.0, 1.0] and matches(player, "expert", 2, save=str(tmp_path / "a.gif")) == [0.0, 0.0]
+    assert matches("expert", player, 2) == [1.0, 1.0] and matches(
+        player, "expert", 2, save=str(tmp_path / "a.gif")
+    ) == [0.0, 0.0]
     assert "expert: finished 0 of 2 (0.0%)" in capsys.readouterr().out, "sixty steps are too few even for the expert"
     assert (tmp_path / "a.gif").read_bytes().startswith(b"GIF8")
     with pytest.raises(ValueError, match=r"saved as a \.gif"):
@@ -45,7 +49,9 @@ def test_two_that_finish_are_told_apart_by_steps(monkeypatch):
 
 
 def test_the_tool_and_the_arena(model, tmp_path, capsys):
-    evaluate.main([str(model), "--against", "expert", "masher", "--episodes", "1", "--json", str(tmp_path / "results.json")])
+    evaluate.main(
+        [str(model), "--against", "expert", "masher", "--episodes", "1", "--json", str(tmp_path / "results.json")]
+    )
     results = json.loads((tmp_path / "results.json").read_text())
     assert {row["opponent"]: row["game"] for row in results["results"]} == {"expert": "pokemon", "masher": "pokemon"}
     arena.main([str(model), "expert", "random", "--episodes", "1", "--output", str(tmp_path / "arena"), "--jobs", "1"])

@@ -1,4 +1,5 @@
-"""Whom actors ask: callables with a bound on waiting, all emulators at once, answers kept by state, cost counted; a language model."""
+"""Whom actors ask: callables with a bound on waiting, all emulators at once, answers kept by state, cost counted; a
+language model."""
 
 import http.server
 import json
@@ -10,7 +11,13 @@ import pytest
 from cleanrl_games.envs.pokemon import ACTIONS, language_model
 from cleanrl_games.envs.pokemon.experts import Called, ExpertError, PerMilestone, ask_all
 
-INFO = {"map_id": (0, 1), "player": {"x": 1}, "mode": "walk", "milestones_reached": 1, "milestones": {"ROUTE_101": False}}
+INFO = {
+    "map_id": (0, 1),
+    "player": {"x": 1},
+    "mode": "walk",
+    "milestones_reached": 1,
+    "milestones": {"ROUTE_101": False},
+}
 
 
 def screen(shade):
@@ -39,9 +46,13 @@ def test_one_bound_on_waiting_holds_for_all():
         release.wait(20.0)
         return 1
 
-    answers = ask([Called("x:slow", slow, 0.2)] * 3 + [Called("x:fast", lambda obs, info: 2, 0.2)], [screen(0)] * 4, 0.2)
+    answers = ask(
+        [Called("x:slow", slow, 0.2)] * 3 + [Called("x:fast", lambda obs, info: 2, 0.2)], [screen(0)] * 4, 0.2
+    )
     release.set()
-    assert answers[3] == 2 and all(isinstance(answer, ExpertError) and "no answer within 0.2 s" in str(answer) for answer in answers[:3])
+    assert answers[3] == 2 and all(
+        isinstance(answer, ExpertError) and "no answer within 0.2 s" in str(answer) for answer in answers[:3]
+    )
 
 
 @pytest.mark.parametrize("answer", [10, -1, 2.5, "A", None])
@@ -74,16 +85,24 @@ def test_answers_are_kept_by_state_and_cost_is_counted():
     for shade in (1, 2, 1, 1, 2):
         assert ask([expert], [screen(shade)]) == [shade]
     assert expert.function.asked == 2 and expert.cost == {"requests": 2, "cached": 3, "tokens": 14}
-    assert ask_all([expert], [None], [screen(1)], [{**INFO, "mode": "battle"}]) == [1] and expert.function.asked == 3, "another state"
+    assert ask_all([expert], [None], [screen(1)], [{**INFO, "mode": "battle"}]) == [1] and expert.function.asked == 3, (
+        "another state"
+    )
 
 
 def test_nothing_is_kept_unless_the_callable_says_so():
     expert = Called("x:y", Counting, 1.0)
-    assert [ask([expert], [screen(1)]) for _ in range(3)] == [[1]] * 3 and expert.cost == {"requests": 3, "cached": 0, "tokens": 21}
+    assert [ask([expert], [screen(1)]) for _ in range(3)] == [[1]] * 3 and expert.cost == {
+        "requests": 3,
+        "cached": 0,
+        "tokens": 21,
+    }
 
 
 def test_one_function_per_milestone(tmp_path, monkeypatch):
-    (tmp_path / "my_splits.py").write_text("def route_101(obs, info):\n    return 4\n\n\ndef default(obs, info):\n    return 0\n")
+    (tmp_path / "my_splits.py").write_text(
+        "def route_101(obs, info):\n    return 4\n\n\ndef default(obs, info):\n    return 0\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     expert = PerMilestone("my_splits", 1.0)
     reached = {"LITTLEROOT_TOWN": True, "ROUTE_101": False}
@@ -132,7 +151,9 @@ def test_a_language_model_answers(stand_in):
     path, key, body = StandIn.seen[0]
     assert path == "/v1/chat/completions" and key == "Bearer secret" and body["model"] == "small"
     parts = body["messages"][1]["content"]
-    assert json.loads(parts[0]["text"])["mode"] == "walk" and parts[1]["image_url"]["url"].startswith("data:image/png;base64,")
+    assert json.loads(parts[0]["text"])["mode"] == "walk" and parts[1]["image_url"]["url"].startswith(
+        "data:image/png;base64,"
+    )
     assert ask([expert], [screen(1)]) == [ACTIONS.index("UP")] and len(StandIn.seen) == 2, "a screen is paid for once"
     assert expert.cost == {"requests": 2, "cached": 1, "tokens": 22}
 

@@ -1,4 +1,5 @@
-"""The quest itself: its bytes come from its sources, the expert finishes it, chance does not, worlds differ, ways are locked."""
+"""The quest itself: its bytes come from its sources, the expert finishes it, chance does not, worlds differ, ways are
+locked."""
 
 import hashlib
 import re
@@ -8,7 +9,16 @@ import subprocess
 import numpy as np
 import pytest
 
-from cleanrl_games.envs.pokemon import ACTIONS, QUEST_MILESTONES, QUEST_ROM, PokemonEnv, QuestExpert, baselines, expert, ram
+from cleanrl_games.envs.pokemon import (
+    ACTIONS,
+    QUEST_MILESTONES,
+    QUEST_ROM,
+    PokemonEnv,
+    QuestExpert,
+    baselines,
+    expert,
+    ram,
+)
 
 SOURCES = QUEST_ROM.parent / "quest"
 
@@ -35,14 +45,20 @@ def test_bytes_are_those_of_the_sources(tmp_path):
     assert names == sorted(path.name for path in SOURCES.iterdir())
     joined = b"".join((SOURCES / name).read_bytes() for name in names)
     recorded = (QUEST_ROM.parent / "quest.gba.sources").read_text().strip()
-    assert hashlib.sha1(joined).hexdigest() == recorded, "the quest's sources changed: run make in their folder and commit what it builds"
+    assert hashlib.sha1(joined).hexdigest() == recorded, (
+        "the quest's sources changed: run make in their folder and commit what it builds"
+    )
     compiler = shutil.which("arm-none-eabi-gcc")
-    version = subprocess.run([compiler, "-dumpversion"], capture_output=True, text=True).stdout.strip() if compiler else None
+    version = (
+        subprocess.run([compiler, "-dumpversion"], capture_output=True, text=True).stdout.strip() if compiler else None
+    )
     # another version of the compiler may rightly build other bytes
     if version == "12.2.1":
         folder = tmp_path / "quest"
         shutil.copytree(SOURCES, folder)
-        subprocess.run(["make", "--no-print-directory", "-C", folder, f"OUT={tmp_path}/built.gba"], check=True, capture_output=True)
+        subprocess.run(
+            ["make", "--no-print-directory", "-C", folder, f"OUT={tmp_path}/built.gba"], check=True, capture_output=True
+        )
         assert (tmp_path / "built.gba").read_bytes() == rom
 
 
@@ -61,7 +77,9 @@ def test_python_and_c_agree_on_names():
     assert [name.removeprefix("COMPASS_").lower() for name in names_of(state, "COMPASS_NONE")] == list(ram.COMPASSES)
     assert [name.lower() for name in names_of(state, "NORTH")] == list(ram.TURNS)
     ground = names_of(quest, "T_VOID")
-    assert [ground.index(name) for name in ("T_MAT", "T_DOOR", "T_GATE")] == list(expert.EXITS) and ground.index("T_TREE") == 16
+    assert [ground.index(name) for name in ("T_MAT", "T_DOOR", "T_GATE")] == list(expert.EXITS) and ground.index(
+        "T_TREE"
+    ) == 16
     goals = re.search(r"goals\[\] = \{(.*?)\};", (SOURCES / "people.c").read_text(), re.S).group(1)
     assert len(re.findall(r'"[^"]*"', goals)) == len(ram.QUEST_OBJECTIVES)
 
@@ -177,7 +195,12 @@ def test_a_shade_is_something_to_run_from(env):
     choose(env, expert.RUN)
     press(env, "A")
     after = env.reader.fields()
-    assert after["mode"] == 1 and after["hp"] == after["max_hp"] and not after["losses"] and fields["milestones"] == after["milestones"]
+    assert (
+        after["mode"] == 1
+        and after["hp"] == after["max_hp"]
+        and not after["losses"]
+        and fields["milestones"] == after["milestones"]
+    )
 
 
 def test_a_tonic_heals_once(env):
@@ -198,7 +221,10 @@ def test_a_tonic_heals_once(env):
 def test_worlds_differ_in_roads_houses_and_layout(env):
     """Not only in dice: where roads lead, who has the pass, what has to be crossed in which order."""
     player, starts, people, towns, mazes, routes = QuestExpert(), set(), set(), set(), set(), set()
-    kinds = {name: set() for name in ("route_turn", "forest_turn", "pass_house", "rival_element", "scout_element", "leader_element")}
+    kinds = {
+        name: set()
+        for name in ("route_turn", "forest_turn", "pass_house", "rival_element", "scout_element", "leader_element")
+    }
     for quest_seed in range(20, 32):
         _, info = env.reset(options={"quest_seed": quest_seed})
         starts.add((info["player"]["x"], info["player"]["y"]))
@@ -253,7 +279,12 @@ def test_locked_ways(env):
     gate = find(env, 13)
     ((x, y),) = [(x, y) for kind, x, y in env.reader.people() if kind == "guard"]
     assert abs(gate[0] - x) + abs(gate[1] - y) == 1, "no pass, no route"
-    assert expert.first_action(env.reader.tiles(), env.reader.people(), (info["player"]["x"], info["player"]["y"]), gate, False) is None
+    assert (
+        expert.first_action(
+            env.reader.tiles(), env.reader.people(), (info["player"]["x"], info["player"]["y"]), gate, False
+        )
+        is None
+    )
 
 
 def first_bars(env, quest_seed):
@@ -271,13 +302,18 @@ def test_the_screen_shows_objective_and_progress(env):
     """The top bar (16 rows) changes with the objective and the milestones: in words, and as a picture."""
     bars = first_bars(env, 12)
     objectives = {objective for objective, _ in bars}
-    assert len({bar[:8, 8:184].tobytes() for bar in bars.values()}) == len(objectives) >= 13, "every objective reads differently"
+    assert len({bar[:8, 8:184].tobytes() for bar in bars.values()}) == len(objectives) >= 13, (
+        "every objective reads differently"
+    )
     assert len({bar[:, 192:208].tobytes() for bar in bars.values()}) == len(objectives), "and has a picture of its own"
-    assert all(baselines.read_needle(np.concatenate([bar] * 10)) is None for bar in bars.values()), "no needle at the default"
+    assert all(baselines.read_needle(np.concatenate([bar] * 10)) is None for bar in bars.values()), (
+        "no needle at the default"
+    )
 
 
 def test_needle_is_an_option():
-    """path: a cheapest step, wherever a student has gone. bearing: the longer side of the way, through walls. none: nothing."""
+    """path: a cheapest step, wherever a student has gone. bearing: the longer side of the way, through walls. none:
+    nothing."""
     rng, player, seen = np.random.default_rng(5), QuestExpert(), {name: set() for name in ram.COMPASSES}
     for compass in ram.COMPASSES:
         made = PokemonEnv(max_steps=500, compass=compass)
@@ -291,7 +327,9 @@ def test_needle_is_an_option():
                 needle = baselines.read_needle(made.observation)
                 seen[compass].add(needle)
                 if compass == "path":
-                    way = expert.first_action(made.reader.tiles(), made.reader.people(), here, goal, fields["objective"] != 10, needle)
+                    way = expert.first_action(
+                        made.reader.tiles(), made.reader.people(), here, goal, fields["objective"] != 10, needle
+                    )
                     assert way == needle, fields
                 elif compass == "bearing":
                     assert needle == expert.straight(goal[0] - here[0], goal[1] - here[1]), fields
@@ -315,7 +353,10 @@ def test_trail_is_the_whole_way_and_stays_where_it_is(env):
     while info["map"] == "glow_wood":
         trails.append((info["milestones"]["CHARM_FOUND"], (env.reader.tiles() == 9).tobytes()))
         *_, info = env.step(player.act(env))
-    assert len({trail for found, trail in trails if not found}) == 1 and len({trail for found, trail in trails if found}) == 1
+    assert (
+        len({trail for found, trail in trails if not found}) == 1
+        and len({trail for found, trail in trails if found}) == 1
+    )
     assert len(set(trails)) == 2
 
 
@@ -355,7 +396,11 @@ def test_regions_have_colours_of_their_own(env):
         if info["mode"] == "walk":
             colours.setdefault(info["map"], []).append(obs[16:].reshape(-1, 3).mean(0))
         obs, *_, info = env.step(player.act(env))
-    means = {name: np.mean(rows, 0) for name, rows in colours.items() if name in ("emberly", "route_1", "glow_wood", "highmoor")}
+    means = {
+        name: np.mean(rows, 0)
+        for name, rows in colours.items()
+        if name in ("emberly", "route_1", "glow_wood", "highmoor")
+    }
     for name, mean in means.items():
         assert all(np.abs(mean - other).max() > 20 for key, other in means.items() if key != name), name
 

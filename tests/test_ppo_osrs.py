@@ -29,7 +29,15 @@ from cleanrl_games.runtime.metrics import wilson
 from cleanrl_games.runtime.settings import parse_args
 
 ROOT = Path(__file__).resolve().parents[1]
-SMALL = {"hidden_size": 32, "head_size": 16, "num_envs": 8, "num_steps": 24, "minibatch_size": 128, "eval_episodes": 4, "eval_frequency": 0}
+SMALL = {
+    "hidden_size": 32,
+    "head_size": 16,
+    "num_envs": 8,
+    "num_steps": 24,
+    "minibatch_size": 128,
+    "eval_episodes": 4,
+    "eval_frequency": 0,
+}
 FLAGS = [word for name, value in SMALL.items() for word in (f"--{name.replace('_', '-')}", str(value))]
 
 
@@ -55,7 +63,9 @@ def real_observations(count, seed=3):
     for _ in range(100):
         bot.act(env.obs.reshape(-1, NUM_OBS), env.masks.reshape(-1, NUM_LOGITS), np.arange(2 * count), actions)
         env.step(actions.reshape(-1, 2, NUM_HEADS))
-    return torch.from_numpy(env.obs.reshape(-1, NUM_OBS).copy()), torch.from_numpy(env.masks.reshape(-1, NUM_LOGITS).copy())
+    return torch.from_numpy(env.obs.reshape(-1, NUM_OBS).copy()), torch.from_numpy(
+        env.masks.reshape(-1, NUM_LOGITS).copy()
+    )
 
 
 @pytest.fixture
@@ -75,7 +85,11 @@ def test_gae_is_the_weighted_sum_of_n_step_returns():
     torch.manual_seed(1)
     T, gamma, lam = 9, 0.9, 0.7
     rewards, values, next_value = torch.randn(T, 2), torch.randn(T, 2), torch.randn(2)
-    terminated, truncated, bootstrap = torch.zeros(T, 2, dtype=torch.bool), torch.zeros(T, 2, dtype=torch.bool), torch.zeros(T, 2)
+    terminated, truncated, bootstrap = (
+        torch.zeros(T, 2, dtype=torch.bool),
+        torch.zeros(T, 2, dtype=torch.bool),
+        torch.zeros(T, 2),
+    )
     terminated[4, 0], truncated[6, 1], bootstrap[6, 1] = True, True, 1.7
     advantages = script.gae(rewards, values, next_value, terminated, truncated, bootstrap, gamma, lam)
     for column in range(2):
@@ -86,7 +100,9 @@ def test_gae_is_the_weighted_sum_of_n_step_returns():
                 n_step += gamma ** (k - t) * float(rewards[k, column])
                 tail = float(values[k + 1, column]) if k + 1 < T else float(next_value[column])
                 if k == end:
-                    tail = 0.0 if terminated[k, column] else float(bootstrap[k, column]) if truncated[k, column] else tail
+                    tail = (
+                        0.0 if terminated[k, column] else float(bootstrap[k, column]) if truncated[k, column] else tail
+                    )
                 total.append(n_step + gamma ** (k - t + 1) * tail)
             weights = [(1 - lam) * lam**i for i in range(len(total) - 1)] + [lam ** (len(total) - 1)]
             expected = sum(w * g for w, g in zip(weights, total)) - float(values[t, column])
@@ -122,13 +138,16 @@ def test_only_legal_actions_are_chosen(agent):
 
 
 def test_entropy_is_the_mean_surprise(agent):
-    """The sum of conditional entropies, averaged over samples, is -E[log π]: an identity that breaks with any wrong mask."""
+    """The sum of conditional entropies, averaged over samples, is -E[log π]: an identity that breaks with any wrong
+    mask."""
     obs, masks = real_observations(1)
     obs, masks = obs[:1].expand(20000, -1), masks[:1].expand(20000, -1)
     with torch.no_grad():
         actions, logprob = agent.act(agent.normalise(obs), masks, torch.Generator().manual_seed(5))
         _, entropy = agent.evaluate_actions(agent.normalise(obs), masks, actions)
-    assert float(entropy.mean()) == pytest.approx(-float(logprob.mean()), abs=4 * float(logprob.std()) / 20000**0.5 + 1e-3)
+    assert float(entropy.mean()) == pytest.approx(
+        -float(logprob.mean()), abs=4 * float(logprob.std()) / 20000**0.5 + 1e-3
+    )
 
 
 def test_every_loss_term_has_a_finite_gradient_and_masked_actions_none(agent):
@@ -139,7 +158,9 @@ def test_every_loss_term_has_a_finite_gradient_and_masked_actions_none(agent):
         agent.zero_grad()
         logprob, entropy = agent.evaluate_actions(agent.normalise(obs), masks, actions)
         values = agent.value(agent.normalise(obs), agent.normalise(obs[np.arange(len(obs)) ^ 1]))
-        losses = script.ppo_losses(logprob, old + 0.1, torch.linspace(-1, 1, len(obs)), values, torch.ones(len(obs)), 0.2)
+        losses = script.ppo_losses(
+            logprob, old + 0.1, torch.linspace(-1, 1, len(obs)), values, torch.ones(len(obs)), 0.2
+        )
         (losses[0], losses[1], entropy.mean())[term].backward()
         gradients = torch.cat([p.grad.flatten() for p in agent.parameters() if p.grad is not None])
         assert torch.isfinite(gradients).all() and gradients.abs().sum() > 0
@@ -164,7 +185,9 @@ def test_running_statistics_equal_numpys():
     rms = script.RunningMeanStd(3)
     for part in data.split(170):
         rms.update(part)
-    assert torch.allclose(rms.mean, data.mean(0), atol=1e-4) and torch.allclose(rms.var, data.var(0, unbiased=False), rtol=1e-4)
+    assert torch.allclose(rms.mean, data.mean(0), atol=1e-4) and torch.allclose(
+        rms.var, data.var(0, unbiased=False), rtol=1e-4
+    )
 
 
 def league_of(**changes):
@@ -211,7 +234,9 @@ def test_wilson_interval():
 
 
 def test_opponents_stay_for_a_whole_fight_and_only_own_rows_are_trained():
-    args = script.Args(**{**SMALL, "num_envs": 16, "num_steps": 40, "max_ticks": 25, "scripted_fraction": 0.3, "self_fraction": 0.3})
+    args = script.Args(
+        **{**SMALL, "num_envs": 16, "num_steps": 40, "max_ticks": 25, "scripted_fraction": 0.3, "self_fraction": 0.3}
+    )
     actor = script.Actor(args, 0)
     broadcast = script.make_broadcast(args, len(script.to_flat(actor.agent)))
     league = script.League(args, broadcast)
@@ -244,18 +269,29 @@ def test_opponents_stay_for_a_whole_fight_and_only_own_rows_are_trained():
     obs, own = storage["obs"][:-1].view(-1, NUM_OBS), storage["trained"].view(-1)
     with torch.no_grad():
         logprob, _ = actor.agent.evaluate_actions(
-            actor.agent.normalise(obs), storage["masks"].view(-1, NUM_LOGITS), storage["actions"].view(-1, NUM_HEADS).long()
+            actor.agent.normalise(obs),
+            storage["masks"].view(-1, NUM_LOGITS),
+            storage["actions"].view(-1, NUM_HEADS).long(),
         )
     assert (logprob - storage["logprobs"].view(-1))[own].abs().max() < 1e-5
     # fights truncated at 25 ticks carry the value of their last observation
     truncated = storage["truncated"].expand(-1, -1, 2)
-    assert truncated.any() and (storage["bootstrap"][truncated] != 0).all() and (storage["bootstrap"][~truncated] == 0).all()
+    assert (
+        truncated.any()
+        and (storage["bootstrap"][truncated] != 0).all()
+        and (storage["bootstrap"][~truncated] == 0).all()
+    )
 
 
 def test_training_on_a_server_leaves_out_who_waits(tmp_path):
     """Through the same Actor: fighters that are on their way into a fight are no rows to learn from."""
     with Server(hp=8) as server:
-        args = script.Args(**SMALL | {"num_envs": 3, "num_steps": 300}, server=f"127.0.0.1:{server.port}", opponents=("nh",), num_workers=0)
+        args = script.Args(
+            **SMALL | {"num_envs": 3, "num_steps": 300},
+            server=f"127.0.0.1:{server.port}",
+            opponents=("nh",),
+            num_workers=0,
+        )
         actor = script.Actor(args, 0)
         broadcast = script.make_broadcast(args, len(script.to_flat(actor.agent)))
         league = script.League(args, broadcast)
@@ -287,7 +323,9 @@ def test_scripted_players_are_met_the_more_the_more_rarely_they_are_beaten():
     assert names[0] == "nh" and len(names) == len(set(names)) == 13
     with pytest.raises(BadInput, match=r"no scripted player 'zezima'\. There are: ladder, random"):
         script.scripted_players(script.Args(opponents=("zezima",)))
-    league = script.League(script.Args(opponents=("nh", "seer_30")), script.make_broadcast(script.Args(league_size=2), 3))
+    league = script.League(
+        script.Args(opponents=("nh", "seer_30")), script.make_broadcast(script.Args(league_size=2), 3)
+    )
     assert league.bot_chances() == [0.5, 0.5]
     for _ in range(400):
         league.record(script.SCRIPTED, 0, 1.0)
@@ -316,8 +354,11 @@ def test_a_member_that_is_replaced_in_the_league_stays_itself_in_its_fight():
 # ----------------------------------------------------------------------------------------------------------------- runs
 
 
-# With a constant learning rate nothing depends on where a run is going to end, so half a run is the half of a whole one.
-LEAGUE_RUN = "--num-workers 0 --snapshot-frequency 2 --self-fraction 0.5 --scripted-fraction 0.2 --learning-rate-final 5e-4".split()
+# With a constant learning rate nothing depends on where a run is going to end, so half a run is the half of a whole
+# one.
+LEAGUE_RUN = (
+    "--num-workers 0 --snapshot-frequency 2 --self-fraction 0.5 --scripted-fraction 0.2 --learning-rate-final 5e-4"
+).split()
 
 
 @pytest.fixture(scope="module")
@@ -412,8 +453,14 @@ def test_settings_files_and_presets(tmp_path):
     config.write_text("learning_rate: 1\nloadouts: [pure, zerker]\npreset: pure\n")
     args = parse_args(script.Args, script.PRESETS, ["--config", str(config), "--seed", "7"])
     assert (args.learning_rate, args.loadouts, args.seed, args.self_play) == (1.0, ("pure", "zerker"), 7, "pure")
-    assert parse_args(script.Args, script.PRESETS, ["--config", str(config), "--learning-rate", "0.5"]).learning_rate == 0.5
-    assert parse_args(script.Args, script.PRESETS, ["--preset", "exploiter", "--self-fraction", "0.1"]).self_fraction == 0.1
+    assert (
+        parse_args(script.Args, script.PRESETS, ["--config", str(config), "--learning-rate", "0.5"]).learning_rate
+        == 0.5
+    )
+    assert (
+        parse_args(script.Args, script.PRESETS, ["--preset", "exploiter", "--self-fraction", "0.1"]).self_fraction
+        == 0.1
+    )
     assert parse_args(script.Args, script.PRESETS, ["--preset=core"]).hidden_size == 512
     for text, message in (
         ("learning_rte: 1", "did you mean 'learning_rate'"),
@@ -449,7 +496,10 @@ def test_compile_says_when_it_has_no_effect(monkeypatch, capsys):
     assert maybe_compile(script.Args(compile=True), function, device, "the LSTM is unrolled by hand") is function
     assert "--compile falls back to off: the LSTM is unrolled by hand." in capsys.readouterr().out
     monkeypatch.setattr("shutil.which", lambda name: None)
-    assert maybe_compile(script.Args(compile=True), function, device) is function and "C++ compiler" in capsys.readouterr().out
+    assert (
+        maybe_compile(script.Args(compile=True), function, device) is function
+        and "C++ compiler" in capsys.readouterr().out
+    )
 
 
 def test_a_killed_actor_is_replaced_and_the_third_within_a_minute_ends_the_run(tmp_path):
@@ -502,13 +552,17 @@ def test_an_actor_ends_with_its_learner(tmp_path):
     family = children_of(process)
     process.kill()
     process.wait()
-    wait_for(lambda: not [member for member in family if member.is_running() and member.status() != psutil.STATUS_ZOMBIE], 30)
+    wait_for(
+        lambda: not [member for member in family if member.is_running() and member.status() != psutil.STATUS_ZOMBIE], 30
+    )
 
 
 def test_an_actors_error_is_shown(tmp_path):
     bad = tmp_path / "loadouts.yaml"
     bad.write_text("mine: {title: x}")
-    output = finish(start(tmp_path / "run", "--num-workers", 1, "--loadout-file", bad, "--loadouts", "mine", "--debug"), code=1)
+    output = finish(
+        start(tmp_path / "run", "--num-workers", 1, "--loadout-file", bad, "--loadouts", "mine", "--debug"), code=1
+    )
     assert "Actor process 0 died (Traceback" in output and "mine.fight: this field is missing" in output
     assert "Three actor processes died within a minute" in output
 
@@ -524,7 +578,19 @@ def test_amp_compute_and_tracking_offline(tmp_path):
 def test_exploiter_joins_the_league_of_its_opponent(whole_run, tmp_path):
     target = tmp_path / "target"
     finish(start(target, "--num-workers", 0, "--total-timesteps", 400, "--league-size", 2))
-    finish(start(tmp_path / "exploiter", "--num-workers", 0, "--total-timesteps", 800, "--preset", "exploiter", "--opponent", target))
+    finish(
+        start(
+            tmp_path / "exploiter",
+            "--num-workers",
+            0,
+            "--total-timesteps",
+            800,
+            "--preset",
+            "exploiter",
+            "--opponent",
+            target,
+        )
+    )
     assert load_checkpoint(tmp_path / "exploiter")["league"][0][0]["name"] == "target"
     assert [path.name for path in (target / "exploiters").iterdir()] == ["exploiter.zip"]
 
@@ -557,7 +623,9 @@ cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_
 second = cluster.add_node(num_cpus=1)
 cluster.wait_for_nodes()
 folder, flags = sys.argv[1], sys.argv[2:]
-words = [sys.executable, "cleanrl_games/ppo_osrs_selfplay.py", "--ray-address", cluster.address, "--num-workers", "2", "--run-dir", folder, *flags]
+script = "cleanrl_games/ppo_osrs_selfplay.py"
+flags = ["--ray-address", cluster.address, "--num-workers", "2", "--run-dir", folder, *flags]
+words = [sys.executable, script, *flags]
 output = open(folder + ".log", "w+")
 process = subprocess.Popen(words, stdout=output, stderr=subprocess.STDOUT)
 metrics = os.path.join(folder, "metrics.jsonl")
@@ -581,14 +649,19 @@ print(said(), flush=True)
 cluster.shutdown()
 """
     done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "run"), *FLAGS], cwd=ROOT, capture_output=True, text=True, timeout=400
+        [sys.executable, "-c", code, str(tmp_path / "run"), *FLAGS],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=400,
     )
     assert "exit 0" in done.stdout, done.stdout + done.stderr
     assert "was lost" in done.stdout, done.stdout
 
 
 def test_a_model_names_the_script_as_it_was_when_the_run_began(tmp_path):
-    """Somebody edits the file while it trains: what runs is what was read at the start, and so is the script beside the model."""
+    """Somebody edits the file while it trains: what runs is what was read at the start, and so is the script beside the
+    model."""
     file, args = tmp_path / "experiment.py", script.Args(run_dir=str(tmp_path / "run"))
     file.write_text("first = 1\n")
     folder = make_run_folder(args, file)
@@ -602,8 +675,12 @@ def test_a_model_is_tied_to_its_network_and_to_nothing_else():
     source = Path(script.__file__).read_text()
     own = runtime_models.network_hash(source)
     start, end = source.index("# --8<-- [start:osrs_network]"), source.index("# --8<-- [end:osrs_network]")
-    assert runtime_models.network_hash(source[:end] + source[end:].replace("ent_coef", "entropy")) == own, "the learner may change"
-    assert runtime_models.network_hash(source[:start].replace("0.995", "0.9") + source[start:]) == own, "so may settings"
+    assert runtime_models.network_hash(source[:end] + source[end:].replace("ent_coef", "entropy")) == own, (
+        "the learner may change"
+    )
+    assert runtime_models.network_hash(source[:start].replace("0.995", "0.9") + source[start:]) == own, (
+        "so may settings"
+    )
     commented = source[:end].replace("def value(", "# what the fight is worth\n    def value(") + source[end:]
     assert runtime_models.network_hash(commented) == own, "a comment makes no other network"
     for old, new in (

@@ -1,4 +1,5 @@
-"""ppo_vgc_mdbo.py: its maths and its update against closed forms, its actor's bookkeeping, and runs as a user starts them."""
+"""ppo_vgc_mdbo.py: its maths and its update against closed forms, its actor's bookkeeping, and runs as a user starts
+them."""
 
 import contextlib
 import json
@@ -43,7 +44,8 @@ def small_args(**changes):
 
 
 class AskingTwice:
-    """An environment that asks every seventh decision again, as Showdown does when a choice turns out to be unavailable."""
+    """An environment that asks every seventh decision again, as Showdown does when a choice turns out to be
+    unavailable."""
 
     def __init__(self, env):
         self.env, self.asked, self.again, self.count = env, {}, [], 0
@@ -173,7 +175,10 @@ def test_rollouts_become_batches_and_stale_ones_are_left_out():
         for lengths, version in (([4, 2], 4), ([8], 3), ([5], 5), ([3], 5), ([3], 5)):
             storage = script.make_storage(args)
             for number, length in enumerate(lengths):
-                rows = {name: values + (name == "values") * (10 * version + number) for name, values in script.make_rows(length).items()}
+                rows = {
+                    name: values + (name == "values") * (10 * version + number)
+                    for name, values in script.make_rows(length).items()
+                }
                 rows["versions"] += version
                 battle = {name: 0 for name in script.make_battles(0)} | {"lengths": length, "scores": version}
                 assert script.add_battle(storage, args.buffer_size, rows, battle | {"bootstrap_values": number - 0.5})
@@ -187,14 +192,17 @@ def test_rollouts_become_batches_and_stale_ones_are_left_out():
     assert batch.rows["values"].tolist() == [40.0] * 4 + [41.0] * 2 + [50.0] * 5
     assert (batch.starts.tolist(), batch.lengths.tolist()) == ([0, 4, 6], [4, 2, 5])
     assert batch.bootstrap_values.tolist() == [-0.5, 0.5, -0.5]
-    assert batch.results["scores"].tolist() == [4, 4, 3, 5], "battles of a rollout that is left out have ended nevertheless"
+    assert batch.results["scores"].tolist() == [4, 4, 3, 5], (
+        "battles of a rollout that is left out have ended nevertheless"
+    )
     assert (batch.times["rollout_time"], batch.dropped, batch.queue_size) == (4.5, 1, 7)
     assert next(batches).lengths.tolist() == [3, 3]
     assert list(batches) == []
 
 
 def test_an_id_is_embedded_where_it_stands():
-    """Each id of an observation changes the sums of the Pokémon or event that it belongs to, and of a move of our active two."""
+    """Each id of an observation changes the sums of the Pokémon or event that it belongs to, and of a move of our
+    active two."""
     torch.manual_seed(1)
     agent = script.make_agent(vars(small_args()))
     with torch.no_grad():
@@ -277,7 +285,8 @@ def test_joint_policy_is_the_product_of_both_choices(mixed):
 
 
 def test_entropy_is_the_mean_surprise(mixed):
-    """The entropy of the first choice plus that of the second, averaged over samples, is -E[log π] of the joint policy."""
+    """The entropy of the first choice plus that of the second, averaged over samples, is -E[log π] of the joint
+    policy."""
     actor, batch = mixed
     legal = batch.rows["legal"]
     row = int(((legal[:, 0].sum(1) > 8) & ~batch.rows["is_preview"]).nonzero()[0])
@@ -302,7 +311,8 @@ def test_entropy_is_the_mean_surprise(mixed):
 
 
 def test_clipped_loss_by_hand():
-    """A good action gains nothing beyond 1 + ε, a bad one nothing below 1 - ε; on the other sides nothing is clipped."""
+    """A good action gains nothing beyond 1 + ε, a bad one nothing below 1 - ε; on the other sides nothing is
+    clipped."""
     ratios, advantages = torch.tensor([1.5, 0.5, 0.5, 1.5]), torch.tensor([1.0, 1.0, -1.0, -1.0])
     logprob = ratios.log().requires_grad_()
     loss, stats = script.clipped_loss(logprob, torch.zeros(4), advantages, 0.2)
@@ -500,7 +510,9 @@ def test_small_rollouts_hold_whole_battles_and_lose_none(num_battles, buffer_siz
         assert int(lengths.sum()) <= buffer_size or len(lengths) == 1
         starts = (lengths.cumsum(0) - lengths).tolist()
         assert storage["is_preview"][: int(lengths.sum())].nonzero()[:, 0].tolist() == starts
-        seen |= {tuple(logprobs.tolist()) for logprobs in storage["logprobs"][: int(lengths.sum())].split(lengths.tolist())}
+        seen |= {
+            tuple(logprobs.tolist()) for logprobs in storage["logprobs"][: int(lengths.sum())].split(lengths.tolist())
+        }
         rows += len(lengths)
     actor.env.close()
     assert len(seen) == rows, "no battle is handed over twice"
@@ -585,14 +597,17 @@ def test_evaluations_draw_other_battles(monkeypatch):
     assert len(set(seeds[:4])) == 4 and seeds[:2] == seeds[4:], "the same only at the same step"
 
 
-# ---------------------------------------------------------------------------------------------------------- sharing, models
+# ------------------------------------------------------------------------------------------------------ sharing, models
 
 
 def test_sharing_chooses_files_when_shared_memory_is_small(monkeypatch, capsys):
     assert shared_memory.choose_sharing("shared_memory", 1 << 60) == "shared_memory"
     monkeypatch.setattr(shared_memory.shutil, "disk_usage", lambda path: SimpleNamespace(free=1 << 20))
     assert shared_memory.choose_sharing("auto", 1 << 19) == "shared_memory"
-    assert shared_memory.choose_sharing("auto", 1 << 20) == "file_system" and "--sharing file_system" in capsys.readouterr().out
+    assert (
+        shared_memory.choose_sharing("auto", 1 << 20) == "file_system"
+        and "--sharing file_system" in capsys.readouterr().out
+    )
 
 
 def test_mapped_tensors_are_shared_and_a_full_disk_is_a_sentence(monkeypatch):
@@ -630,7 +645,9 @@ def test_bc_model_reports_every_tensor_and_refuses_other_games(tmp_path, capsys)
     model = save(tmp_path / "same.zip", args)
     agent = script.make_agent(vars(args))
     take_over(agent, tmp_path / "same.zip")
-    assert all(torch.equal(ours, theirs) for ours, theirs in zip(agent.state_dict().values(), model.state_dict().values()))
+    assert all(
+        torch.equal(ours, theirs) for ours, theirs in zip(agent.state_dict().values(), model.state_dict().values())
+    )
     said = capsys.readouterr().out
     assert said.count("taken over") == len(agent.state_dict()) and "left as it was" not in said
 
@@ -707,14 +724,18 @@ def assert_gone(family, seconds=60):
         time.sleep(0.2)
 
 
-# With a constant learning rate nothing depends on where a run is going to end, so half a run is the half of a whole one.
-LEAGUE_RUN = "--num-workers 0 --past-fraction 0.4 --random-fraction 0.15 --heuristics-fraction 0.15 --checkpoint-frequency 1".split()
+# With a constant learning rate nothing depends on where a run is going to end, so half a run is the half of a whole
+# one.
+LEAGUE_RUN = (
+    "--num-workers 0 --past-fraction 0.4 --random-fraction 0.15 --heuristics-fraction 0.15 --checkpoint-frequency 1"
+).split()
 LEAGUE_RUN += ["--learning-rate-final", "3e-4"]
 
 
 @pytest.fixture(scope="module")
 def whole_run(tmp_path_factory):
-    """An inline run of five updates with all kinds of opponents, uninterrupted, with a battle played for evaluation at the end."""
+    """An inline run of five updates with all kinds of opponents, uninterrupted, with a battle played for evaluation at
+    the end."""
     folder = tmp_path_factory.mktemp("whole") / "run"
     finish(start(folder, *LEAGUE_RUN, "--keep-models", 2, "--total-timesteps", 750, "--final-battles", 1))
     return folder
@@ -738,7 +759,9 @@ def test_resumed_inline_run_equals_the_uninterrupted_one(whole_run, tmp_path):
         assert torch.equal(ours[key], theirs[key])
     ours, theirs = ours["actor"], theirs["actor"]
     assert ours["played"] == theirs["played"] and ours["rng"] == theirs["rng"]
-    assert torch.equal(ours["memory_after"], theirs["memory_after"]) and torch.equal(ours["generator"], theirs["generator"])
+    assert torch.equal(ours["memory_after"], theirs["memory_after"]) and torch.equal(
+        ours["generator"], theirs["generator"]
+    )
     lengths = theirs["arrays"]["lengths"]
     assert torch.equal(ours["arrays"]["lengths"], lengths) and lengths.any()
     for key, length in enumerate(lengths.tolist()):
@@ -763,7 +786,11 @@ def test_run_folder_has_everything(whole_run):
     kept = sorted((whole_run.parent / "checkpoints" / "run").iterdir())
     assert len(kept) == 2 and int(kept[1].stem) == last["global_step"]
     agent, metadata = script.load_model(whole_run)
-    assert (metadata["game"], metadata["action_space"], metadata["battle_format"]) == ("vgc", contract.ACTION_SPACE, "gen9vgc2023regc")
+    assert (metadata["game"], metadata["action_space"], metadata["battle_format"]) == (
+        "vgc",
+        contract.ACTION_SPACE,
+        "gen9vgc2023regc",
+    )
     checkpoint = load_checkpoint(whole_run)
     assert all(torch.equal(checkpoint["agent"][name], tensor) for name, tensor in agent.state_dict().items())
 
@@ -775,9 +802,21 @@ def test_checkpoint_of_another_network_and_frozen_layers(whole_run, tmp_path):
     assert done.returncode == 2 and "not of the sizes that these settings describe" in done.stderr
     assert "Traceback" not in done.stderr
     assert files == {path: path.read_bytes() for path in whole_run.iterdir() if path.is_file()}, "nothing was written"
-    flags = ["--num-workers", 0, "--total-timesteps", 300, "--bc-model", whole_run, "--value-warmup-updates", 1, "--freeze-shared"]
+    flags = [
+        "--num-workers",
+        0,
+        "--total-timesteps",
+        300,
+        "--bc-model",
+        whole_run,
+        "--value-warmup-updates",
+        1,
+        "--freeze-shared",
+    ]
     output = finish(start(tmp_path / "run", *flags, "--lr", "0.01", "--amp", "bf16"))
-    assert f"embedding.weight {tuple(script.make_agent(vars(small_args())).embedding.weight.shape)} taken over" in output
+    assert (
+        f"embedding.weight {tuple(script.make_agent(vars(small_args())).embedding.weight.shape)} taken over" in output
+    )
     before, after = (script.load_model(path)[0].state_dict() for path in (whole_run, tmp_path / "run"))
     moved = {name.split(".")[0] for name in before if not torch.equal(before[name], after[name])}
     assert moved == set(script.HEADS)

@@ -1,4 +1,5 @@
-"""tools/profile.py and profiler.py: what it calls a bottleneck, what it recommends, and one real spell of a real script."""
+"""tools/profile.py and profiler.py: what it calls a bottleneck, what it recommends, and one real spell of a real
+script."""
 
 import json
 import subprocess
@@ -38,7 +39,9 @@ def test_candidates_are_settings_of_the_script(script, players):
 
 def test_a_recommendation_has_won_twice():
     own = {"setting": {}, "steps_per_second": 100.0}
-    faster, slower = ({"setting": {"num_workers": n}, "steps_per_second": speed} for n, speed in ((2, 130.0), (1, 80.0)))
+    faster, slower = (
+        {"setting": {"num_workers": n}, "steps_per_second": speed} for n, speed in ((2, 130.0), (1, 80.0))
+    )
     duels = []
 
     def duel(result):
@@ -51,7 +54,15 @@ def test_a_recommendation_has_won_twice():
 
 def test_one_spell_of_a_real_script(tmp_path):
     small = ["num_envs=16", "hidden_size=32", "head_size=16", "minibatch_size=256"]
-    words = [sys.executable, "cleanrl_games/tools/profile.py", "ppo_osrs_selfplay", "--seconds", "1", "--output", str(tmp_path / "r.json")]
+    words = [
+        sys.executable,
+        "cleanrl_games/tools/profile.py",
+        "ppo_osrs_selfplay",
+        "--seconds",
+        "1",
+        "--output",
+        str(tmp_path / "r.json"),
+    ]
     done = subprocess.run([*words, "--flags", *small], cwd=ROOT, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stdout + done.stderr
     own = json.loads((tmp_path / "r.json").read_text())["own"]
@@ -66,6 +77,11 @@ def test_one_spell_of_a_real_script(tmp_path):
 
 def test_the_standard_librarys_module_is_still_found():
     """As a tool sees it that is started from tools/: its folder comes first on the path, and torch imports cProfile."""
-    code = "import cProfile, profile; import torch._dynamo; print(profile.runctx.__module__, cProfile.runctx.__doc__ is not None)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "cleanrl_games" / "tools", capture_output=True, text=True)
+    code = (
+        "import cProfile, profile; import torch._dynamo; print(profile.runctx.__module__, cProfile.runctx.__doc__ is "
+        "not None)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT / "cleanrl_games" / "tools", capture_output=True, text=True
+    )
     assert done.stdout.split() == ["profile", "True"], done.stderr

@@ -1,4 +1,5 @@
-"""recurrent_ppo_rocketleague.py: its maths against closed forms, its actor's bookkeeping, and runs as a user starts them."""
+"""recurrent_ppo_rocketleague.py: its maths against closed forms, its actor's bookkeeping, and runs as a user starts
+them."""
 
 import contextlib
 import csv
@@ -27,7 +28,8 @@ from cleanrl_games.runtime.errors import BadInput
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = {
-    "rnn_size": 32, "num_agents": 24, "rollout_steps": 64, "sequence_length": 16, "minibatch_size": 512, "eval_episodes": 4,
+    "rnn_size": 32, "num_agents": 24, "rollout_steps": 64, "sequence_length": 16, "minibatch_size": 512,
+    "eval_episodes": 4,
     "eval_seconds": 3.0, "eval_frequency": 0,
 }  # fmt: skip
 FLAGS = [word for name, value in SMALL.items() for word in (f"--{name.replace('_', '-')}", str(value))]
@@ -53,11 +55,16 @@ def metrics_of(folder):
 
 
 def test_gae_is_the_discounted_sum_of_td_errors_within_a_game():
-    """Against its definition, Σ (γλ)^k δ, each start by itself; a goal leaves no value behind, a time-out the bootstrap's."""
+    """Against its definition, Σ (γλ)^k δ, each start by itself; a goal leaves no value behind, a time-out the
+    bootstrap's."""
     torch.manual_seed(1)
     T, gamma, lam = 10, 0.9, 0.7
     rewards, values, next_value = torch.randn(T, 3), torch.randn(T, 3), torch.randn(3)
-    terminated, truncated, bootstrap = torch.zeros(T, 3, dtype=torch.bool), torch.zeros(T, 3, dtype=torch.bool), torch.zeros(T, 3)
+    terminated, truncated, bootstrap = (
+        torch.zeros(T, 3, dtype=torch.bool),
+        torch.zeros(T, 3, dtype=torch.bool),
+        torch.zeros(T, 3),
+    )
     terminated[4, 0], truncated[6, 1], bootstrap[6, 1] = True, True, 1.7
     advantages = script.gae(rewards, values, next_value, terminated, truncated, bootstrap, gamma, lam)
     for column in range(3):
@@ -94,10 +101,12 @@ def test_a_new_game_begins_with_an_empty_memory(recurrent):
         again, _ = agent.unroll(obs[5:], torch.zeros_like(full), keep[5:])
         never, _ = agent.unroll(obs, full, torch.ones_like(keep))
     assert torch.allclose(features[5:, 1], again[:, 1], atol=1e-6)
-    assert not torch.allclose(features[5:, 1], never[5:, 1], atol=1e-3) and torch.allclose(features[:, 2], never[:, 2], atol=1e-6)
+    assert not torch.allclose(features[5:, 1], never[5:, 1], atol=1e-3) and torch.allclose(
+        features[:, 2], never[:, 2], atol=1e-6
+    )
 
 
-# ------------------------------------------------------------------------------------------------------------- the update
+# ----------------------------------------------------------------------------------------------------------- the update
 
 
 def learner_of(agent):
@@ -128,7 +137,14 @@ def minibatch(args, s, advantages=None, returns=None):
     return script.take_minibatch(chunks, s.states, own, torch.device("cpu")), own
 
 
-TINY = {"rnn_size": 8, "num_agents": 12, "rollout_steps": 8, "sequence_length": 4, "minibatch_size": 48, "norm_adv": False}
+TINY = {
+    "rnn_size": 8,
+    "num_agents": 12,
+    "rollout_steps": 8,
+    "sequence_length": 4,
+    "minibatch_size": 48,
+    "norm_adv": False,
+}
 
 
 def test_the_loss_is_policy_minus_entropy_plus_value():
@@ -160,7 +176,9 @@ def test_a_step_makes_good_actions_likelier_and_a_bonus_more_random(ent_coef, ad
     def measure():
         with torch.no_grad():
             logprobs = agent.logprobs(agent.unroll(mb.obs, mb.states, mb.keep)[0], mb.masks)
-        return float(logprobs.gather(-1, mb.actions[..., None]).mean()), float(-(logprobs.exp() * logprobs).sum(-1).mean())
+        return float(logprobs.gather(-1, mb.actions[..., None]).mean()), float(
+            -(logprobs.exp() * logprobs).sum(-1).mean()
+        )
 
     before = measure()
     mb.logprobs = torch.full_like(mb.logprobs, before[0])
@@ -196,11 +214,15 @@ def test_returns_are_advantages_and_values():
     agent, s = script.make_agent(vars(args)), small_rollout(args)
     optimizer = torch.optim.SGD(agent.parameters(), lr=0.0)
     losses, returns = script.update_policy(args, agent, optimizer, s, s.rewards, learner_of(agent))
-    advantages = script.gae(s.rewards, s.values[:-1], s.values[-1], s.terminated, s.truncated, s.bootstrap, args.gamma, args.gae_lambda)
+    advantages = script.gae(
+        s.rewards, s.values[:-1], s.values[-1], s.terminated, s.truncated, s.bootstrap, args.gamma, args.gae_lambda
+    )
     assert torch.allclose(returns, advantages + s.values[:-1]) and not torch.allclose(returns, advantages)
     with torch.no_grad():
         keep, length = script.memory_kept(s.terminated, args.sequence_length), args.sequence_length
-        features = torch.cat([agent.unroll(s.obs[i : i + length], s.states[i // length], keep[i : i + length])[0] for i in (0, length)])
+        features = torch.cat(
+            [agent.unroll(s.obs[i : i + length], s.states[i // length], keep[i : i + length])[0] for i in (0, length)]
+        )
         expected = 0.5 * (agent.critic(features).squeeze(-1) - returns).square().mean()
     assert float(torch.stack(losses)[:, 1].mean()) == pytest.approx(float(expected), rel=1e-4)
     assert len(losses) == 2 and len(losses[0]) == len(script.LOSS_NAMES.split())
@@ -239,7 +261,9 @@ def test_actions_are_drawn_by_their_probabilities_and_never_masked():
     torch.nn.init.normal_(agent.policy.weight, 0, 1.0)
     masks = torch.rand(1, NUM_ACTIONS).expand(40_000, -1) < 0.4
     with torch.no_grad():
-        actions, logprob, _, _ = agent.act(obs, masks, torch.zeros(len(obs), agent.state_size), torch.Generator().manual_seed(1))
+        actions, logprob, _, _ = agent.act(
+            obs, masks, torch.zeros(len(obs), agent.state_size), torch.Generator().manual_seed(1)
+        )
         best, _, _, _ = agent.act(obs[:1], masks[:1], torch.zeros(1, agent.state_size), deterministic=True)
         chances = agent.logprobs(agent.step(obs[:1], torch.zeros(1, agent.state_size))[0], masks[:1])[0].exp()
     seen = torch.bincount(actions, minlength=NUM_ACTIONS) / len(actions)
@@ -248,7 +272,7 @@ def test_actions_are_drawn_by_their_probabilities_and_never_masked():
     assert torch.allclose(logprob.exp(), chances[actions], atol=1e-6) and int(best) == int(chances.argmax())
 
 
-# ---------------------------------------------------------------------------------------------- opponents, ratings, stages
+# ------------------------------------------------------------------------------------------- opponents, ratings, stages
 
 
 def test_samplers_follow_their_formulas():
@@ -293,7 +317,9 @@ def test_weak_members_leave_and_anchors_never():
 
 
 def test_ratings_move_and_anchors_hold(tmp_path):
-    agent, rule, other = (ratings.new_rating(name, elo) for name, elo in (("agent", 1500.0), ("rule", 1500.0), ("past", 1900.0)))
+    agent, rule, other = (
+        ratings.new_rating(name, elo) for name, elo in (("agent", 1500.0), ("rule", 1500.0), ("past", 1900.0))
+    )
     assert ratings.rate_match(agent, rule, [1.0], 1) == [(1508.0, 1500.0)]
     assert rule["elo"] == 1500.0 and agent["mu"] > rule["mu"] and agent["sigma"] < 25 / 3
     before = agent["elo"]
@@ -304,13 +330,19 @@ def test_ratings_move_and_anchors_hold(tmp_path):
     ratings.append_games(tmp_path / "games.csv", 7, "1v1", 2, "agent", "past", [0.0, 0.5], [3.0, 60.0], course)
     ratings.append_games(tmp_path / "games.csv", 8, "1v1", 2, "agent", "rule", [1.0], [3.0], [(1.0, 2.0)])
     rows = list(csv.DictReader((tmp_path / "games.csv").open()))
-    assert [row["side"] for row in rows] == ["blue", "orange", "blue"] and [row["score"] for row in rows] == ["0.0", "0.5", "1.0"]
+    assert [row["side"] for row in rows] == ["blue", "orange", "blue"] and [row["score"] for row in rows] == [
+        "0.0",
+        "0.5",
+        "1.0",
+    ]
 
 
 def test_ties_move_no_rating():
     agent, rule = ratings.new_rating("agent", 850.0), ratings.new_rating("rule", 1500.0)
     course = ratings.rate_match(agent, rule, [0.5] * 68, 1)
-    assert agent["elo"] == 850.0 and agent["mu"] == rule["mu"] and agent["games"] == 0 and course == [(850.0, 1500.0)] * 68
+    assert (
+        agent["elo"] == 850.0 and agent["mu"] == rule["mu"] and agent["games"] == 0 and course == [(850.0, 1500.0)] * 68
+    )
     ratings.rate_match(agent, rule, [0.5, 1.0, 0.5], 1)
     assert agent["elo"] == 850.0 + 16 * (1 - float(ratings.expected_score(850.0, 1500.0)))
 
@@ -325,10 +357,16 @@ def test_a_stage_is_passed_by_a_confident_measure():
 
 def test_presets_pay_what_they_say():
     assert {name for name, weight in script.REWARD_PRESETS["sparse"].items() if weight} == {"goal", "concede", "save"}
-    assert set(script.REWARD_PRESETS["dense"]) == set(script.REWARD_NAMES) and all(script.REWARD_PRESETS["dense"].values())
+    assert set(script.REWARD_PRESETS["dense"]) == set(script.REWARD_NAMES) and all(
+        script.REWARD_PRESETS["dense"].values()
+    )
     weights = script.reward_weights("hybrid", ("touch=7", "air=0"))
     assert weights[script.REWARD_NAMES.index("touch")] == 7 and weights[script.REWARD_NAMES.index("goal")] == 10
-    for flags, sentence in ((("tuch=7",), "did you mean 'touch'"), (("touch",), "name=value"), (("touch=nan",), "finite")):
+    for flags, sentence in (
+        (("tuch=7",), "did you mean 'touch'"),
+        (("touch",), "name=value"),
+        (("touch=nan",), "finite"),
+    ):
         with pytest.raises(ValueError, match=sentence):
             script.reward_weights("hybrid", flags)
 
@@ -337,7 +375,10 @@ def test_the_page_has_every_presets_weights():
     page = (ROOT / "docs" / "recurrent_ppo_rocketleague.md").read_text()
     for name in script.REWARD_NAMES:
         cells = [f"{script.REWARD_PRESETS[preset].get(name, 0):g}" for preset in ("sparse", "dense", "hybrid")]
-        line = f"| `{name}` | {' | '.join(cell if cell != '0' else '' for cell in cells)} | {contract.REWARD_TERMS[name]} |"
+        line = (
+            f"| `{name}` | {' | '.join(cell if cell != '0' else '' for cell in cells)} | "
+            f"{contract.REWARD_TERMS[name]} |"
+        )
         assert line in page, f"the page should have this line:\n{line}"
 
 
@@ -360,7 +401,9 @@ def test_rewards_are_mixed_within_and_between_the_teams(monkeypatch):
         charged = np.repeat([3 * terms[2:, 0].mean(), 3 * terms[:2, 0].mean()], 2)
         mixed = script.mix_rewards(terms, np.float32([3.0, 0.5]), env, stage)
         np.testing.assert_allclose(mixed, 0.7 * own + 0.3 * team - charged, atol=1e-5)
-        plain = script.mix_rewards(terms, np.float32([3.0, 0.5]), env, dataclasses.replace(stage, zero_sum=False, team_spirit=0.0))
+        plain = script.mix_rewards(
+            terms, np.float32([3.0, 0.5]), env, dataclasses.replace(stage, zero_sum=False, team_spirit=0.0)
+        )
         np.testing.assert_allclose(plain, own, atol=1e-5)
     assert terms[:, 1].max() > 0.01 and np.abs(terms[:, 0]).max() > 0
 
@@ -369,7 +412,11 @@ def test_rewards_go_over_from_one_stage_to_the_next():
     args = script.Args()
     touch, goal = contract.TERM_INDEX["touch"], contract.TERM_INDEX["goal"]
     base = script.reward_weights("hybrid")
-    first, second, third = script.STAGE_NAMES.index("touch"), script.STAGE_NAMES.index("score"), script.STAGE_NAMES.index("1v1")
+    first, second, third = (
+        script.STAGE_NAMES.index("touch"),
+        script.STAGE_NAMES.index("score"),
+        script.STAGE_NAMES.index("1v1"),
+    )
     assert script.stage_rewards(args, first, 0)[goal] == 0
     assert script.stage_rewards(args, first, 0)[touch] == pytest.approx(base[touch] * script.DRIVING["touch"])
     assert script.stage_rewards(args, second, 0)[goal] == 0
@@ -400,7 +447,9 @@ def actor_of(**changes):
     return args, actor, broadcast, script.League(args, broadcast), script.make_storage(args)
 
 
-@pytest.mark.parametrize("recurrent, where", [("lstm", "worker"), ("gru", "worker"), ("none", "worker"), ("lstm", "central")])
+@pytest.mark.parametrize(
+    "recurrent, where", [("lstm", "worker"), ("gru", "worker"), ("none", "worker"), ("lstm", "central")]
+)
 def test_the_learners_unroll_gives_the_actors_log_probs(recurrent, where, monkeypatch):
     short_games(monkeypatch)
     args, actor, broadcast, league, s = actor_of(recurrent=recurrent, inference=where, num_workers=1)
@@ -423,11 +472,15 @@ def test_the_learners_unroll_gives_the_actors_log_probs(recurrent, where, monkey
         rows = slice(chunk * length, (chunk + 1) * length)
         with torch.no_grad():
             features, _ = actor.agent.unroll(s["obs"][rows], s["states"][chunk], keep[rows])
-            logprobs = actor.agent.logprobs(features, s["masks"][rows]).gather(-1, s["actions"][rows][..., None]).squeeze(-1)
+            logprobs = (
+                actor.agent.logprobs(features, s["masks"][rows]).gather(-1, s["actions"][rows][..., None]).squeeze(-1)
+            )
             values = actor.agent.critic(features).squeeze(-1)
         own = s["trained"][rows]
         assert 0 < own.sum() < own.numel()
-        assert (logprobs - s["logprobs"][rows])[own].abs().max() < 1e-5 and (values - s["values"][rows])[own].abs().max() < 1e-4
+        assert (logprobs - s["logprobs"][rows])[own].abs().max() < 1e-5 and (values - s["values"][rows])[
+            own
+        ].abs().max() < 1e-4
 
 
 def test_opponents_stay_for_a_game_play_whole_teams_and_are_not_trained(monkeypatch):
@@ -488,7 +541,9 @@ def test_an_actor_follows_the_curriculum():
             and set(actor.env.sizes) == sizes
             and actor.env.num_agents == args.num_agents
         )
-        assert torch.equal(s["states"][0], torch.zeros_like(s["states"][0])) and np.array_equal(actor.reward_weights, rewards)
+        assert torch.equal(s["states"][0], torch.zeros_like(s["states"][0])) and np.array_equal(
+            actor.reward_weights, rewards
+        )
         actor.rollout(broadcast, s)
         assert (int(s["stage"]), int(s["steps_in_stage"])) == (stage, 16)
     with pytest.raises(ValueError, match="multiple of 12"):
@@ -513,12 +568,15 @@ def test_a_broken_arena_costs_its_game_and_nothing_else(capfd):
 # ----------------------------------------------------------------------------------------------------------------- runs
 
 
-# A constant learning rate, so that nothing depends on where a run is going to end; checkpoints and rating matches at the same updates,
-# since both leave traces (rebuilt arenas, ratings). Every game counts as success, so that the run passes two stages.
+# A constant learning rate, so that nothing depends on where a run is going to end; checkpoints and rating matches at
+# the same updates, since both leave traces (rebuilt arenas, ratings). Every game counts as success, so that the run
+# passes two stages.
 WHOLE = (
-    "--num-workers 0 --num-agents 12 --final-stage 1v1 --transition-win-rate 0 --transition-games 2 --self-share 0.5 --opponent-update-freq 1 "
+    "--num-workers 0 --num-agents 12 --final-stage 1v1 --transition-win-rate 0 --transition-games 2 --self-share 0.5 "
+    "--opponent-update-freq 1 "
     "--action-repeat 48 "  # a game is soon over
-    "--eval-frequency 4 --checkpoint-frequency 4 --learning-rate 5e-4 --learning-rate-final 5e-4 --opponent-sampler uniform"
+    "--eval-frequency 4 --checkpoint-frequency 4 --learning-rate 5e-4 --learning-rate-final 5e-4 --opponent-sampler "
+    "uniform"
 ).split()
 
 
@@ -561,10 +619,15 @@ def test_run_folder_has_everything(whole_run):
     present = {path.name for path in whole_run.iterdir()}
     assert {"config.yaml", "script.py", "metrics.jsonl", "checkpoint.pt", "model.zip", "games.csv", "models"} <= present
     last = metrics_of(whole_run)[-1]
-    for name in "losses/policy_loss stats/policy_lag_max elo/agent elo/sigma eval/rule eval/touch_ratio rewards/touch charts/stage".split():
+    names = "losses/policy_loss stats/policy_lag_max elo/agent elo/sigma eval/rule eval/touch_ratio rewards/touch"
+    for name in [*names.split(), "charts/stage"]:
         assert name in last
     agent, metadata = script.load_model(whole_run)
-    assert (metadata["game"], metadata["stage"], metadata["contract_hash"]) == ("rocketleague", "1v1", contract.contract_hash())
+    assert (metadata["game"], metadata["stage"], metadata["contract_hash"]) == (
+        "rocketleague",
+        "1v1",
+        contract.contract_hash(),
+    )
     checkpoint = load_checkpoint(whole_run)
     assert all(torch.equal(checkpoint["agent"][name], tensor) for name, tensor in agent.state_dict().items())
 
@@ -577,26 +640,51 @@ def test_other_versions_and_senseless_settings_get_a_sentence(whole_run, tmp_pat
     checkpoint = load_checkpoint(whole_run)
     torch.save({**checkpoint, "contract_hash": "0123456789abcdef"}, tmp_path / "checkpoint.pt")
     rows = np.array([states.spawn(states.KICKOFF_PLACES[0], team) for team in (0, 1)])
-    states.save_states(tmp_path / "states.npz", [(np.array([0, 0, 93.15, 0, 0, 0, 0, 0, 0]), rows)])  # enough for the first three stages
+    states.save_states(
+        tmp_path / "states.npz", [(np.array([0, 0, 93.15, 0, 0, 0, 0, 0, 0]), rows)]
+    )  # enough for the first three stages
     runs = [
         (start(tmp_path, resume=True), "sees and does other things (contract 0123456789abcdef"),
         (start(tmp_path / "a", "--rollout-steps", 60), "multiple of --sequence-length"),
         (start(tmp_path / "b", "--stage", "3v3", "--final-stage", "1v1"), "comes after"),
         (start(tmp_path / "c", "--reward-mode", "sparse"), "begin with --stage score"),
-        (start(tmp_path / "d", "--state-file", tmp_path / "states.npz"), "no state for 2 cars per team and 3 cars per team"),
+        (
+            start(tmp_path / "d", "--state-file", tmp_path / "states.npz"),
+            "no state for 2 cars per team and 3 cars per team",
+        ),
     ]
     for process, sentence in runs:
         output = finish(process, code=2)
         assert sentence in output and "Traceback" not in output
     assert not any((tmp_path / name).exists() for name in "abcd")
     finish(
-        start(tmp_path / "e", "--state-file", tmp_path / "states.npz", "--final-stage", "1v1", "--num-workers", 0, "--total-timesteps", 1)
+        start(
+            tmp_path / "e",
+            "--state-file",
+            tmp_path / "states.npz",
+            "--final-stage",
+            "1v1",
+            "--num-workers",
+            0,
+            "--total-timesteps",
+            1,
+        )
     )
 
 
 def test_a_run_that_diverges_ends_in_a_sentence_and_keeps_its_last_good_state(tmp_path):
     output = finish(
-        start(tmp_path / "run", "--num-workers", 0, "--learning-rate", 1e-9, "--learning-rate-final", 1e35, "--checkpoint-frequency", 1),
+        start(
+            tmp_path / "run",
+            "--num-workers",
+            0,
+            "--learning-rate",
+            1e-9,
+            "--learning-rate-final",
+            1e35,
+            "--checkpoint-frequency",
+            1,
+        ),
         code=1,
     )
     assert "The loss is not finite" in output and "Traceback" not in output
@@ -611,12 +699,16 @@ def processes_after_updates(process, folder, updates=2):
         assert time.time() < end and process.poll() is None, "waited too long"
         time.sleep(0.2)
     children = psutil.Process(process.pid).children(recursive=True)
-    return sorted((child for child in children if "spawn_main" in " ".join(child.cmdline())), key=lambda child: child.pid)
+    return sorted(
+        (child for child in children if "spawn_main" in " ".join(child.cmdline())), key=lambda child: child.pid
+    )
 
 
 def test_central_inference_serves_all_actors_and_its_death_ends_the_run(tmp_path):
     folder = tmp_path / "run"
-    process = start(folder, "--num-workers", 2, "--num-agents", 12, "--inference", "central", "--stage", "1v1", "--self-share", 0.5)
+    process = start(
+        folder, "--num-workers", 2, "--num-agents", 12, "--inference", "central", "--stage", "1v1", "--self-share", 0.5
+    )
     server, *actors = processes_after_updates(process, folder, 6)
     assert len(actors) == 2
     rows = metrics_of(folder)
@@ -626,7 +718,9 @@ def test_central_inference_serves_all_actors_and_its_death_ends_the_run(tmp_path
     output = finish(process, code=1)
     assert "The inference process has ended" in output and "--resume" in output
     assert load_checkpoint(folder)["progress"]["update"] >= 6
-    assert "falls back to worker" in finish(start(tmp_path / "b", "--num-workers", 0, "--inference", "central", "--total-timesteps", 1))
+    assert "falls back to worker" in finish(
+        start(tmp_path / "b", "--num-workers", 0, "--inference", "central", "--total-timesteps", 1)
+    )
 
 
 def test_a_killed_actor_is_replaced_and_reported(tmp_path):

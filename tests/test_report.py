@@ -1,4 +1,5 @@
-"""benchmark.py and its page, on small programs that behave like scripts and tools; the curves are those of a recorded real run."""
+"""benchmark.py and its page, on small programs that behave like scripts and tools; the curves are those of a recorded
+real run."""
 
 import json
 import os
@@ -58,15 +59,29 @@ def programs(tmp_path_factory):
 
 def make_table(programs):
     script, study, bench = (str(programs / f"{name}.py") for name in ("script", "study", "bench"))
-    curves, flags = ["eval/nh", "elo/agent", "charts/SPS", "never/logged"], "{good}/model.zip {good}/models/*.zip {folder}"
+    curves, flags = (
+        ["eval/nh", "elo/agent", "charts/SPS", "never/logged"],
+        "{good}/model.zip {good}/models/*.zip {folder}",
+    )
     return {
         "minutes": {"smoke": 1, "speed": 1, "learn": 1, "proof": 1, "start": 0.5},
         "smoke": {script: "--few", **{path.name: "" for path in (ROOT / "cleanrl_games").glob("*_*.py")}},
         "speed": {"chess": {"bench": bench, "floors": {"ratio": 4.0, "steps_per_s": 1}, "ceilings": {"share": 0.05}}},
         "learn": {
             "chess": [
-                {"name": "good", "script": script, "flags": "--seed 1", "curves": curves, "expect": {"eval/nh": [0.95, 1.0]}},
-                {"name": "weak", "script": script, "flags": "", "expect": {"eval/random": [0.99, 1.0], "eval/nobody": [0, 1]}},
+                {
+                    "name": "good",
+                    "script": script,
+                    "flags": "--seed 1",
+                    "curves": curves,
+                    "expect": {"eval/nh": [0.95, 1.0]},
+                },
+                {
+                    "name": "weak",
+                    "script": script,
+                    "flags": "",
+                    "expect": {"eval/random": [0.99, 1.0], "eval/nobody": [0, 1]},
+                },
                 {"name": "broken", "script": script, "flags": "--fail"},
                 {"name": "study", "tool": study, "flags": flags, "expect": {"exploitability": [None, 0.2]}},
                 {"name": "orphan", "tool": study, "flags": "{broken}/model.zip {folder}"},
@@ -88,7 +103,8 @@ EXPECTED = [
 
 @pytest.fixture(scope="module")
 def done(programs, tmp_path_factory):
-    """benchmark.sh all on the small programs, without the real scripts and the slow tests → (exit code, folder, results)"""
+    """benchmark.sh all on the small programs, without the real scripts and the slow tests → (exit code, folder,
+    results)"""
     patch = pytest.MonkeyPatch()
     table = make_table(programs)
     table["smoke"] = {script: flags for script, flags in table["smoke"].items() if script.startswith("/")}
@@ -118,7 +134,9 @@ class Page(HTMLParser):
         self.tags.append(tag)
         if tag not in self.VOID:
             self.open.append(tag)
-        self.loads += [attrs[name] for name in ("src", "href", "srcset", "action", "data", "poster", "xlink:href") if name in attrs]
+        self.loads += [
+            attrs[name] for name in ("src", "href", "srcset", "action", "data", "poster", "xlink:href") if name in attrs
+        ]
         if attrs.get("http-equiv") == "Content-Security-Policy":
             self.policy = attrs["content"]
 
@@ -169,21 +187,28 @@ def test_one_entry_builds_on_the_newest_run_of_another(done, programs, monkeypat
     monkeypatch.setattr(benchmark, "TABLE", make_table(programs))
     monkeypatch.setattr(benchmark, "RUNS", folder.parent)
     own = folder.parent / "later" / "chess_study"
-    assert benchmark.fill("{good}/models/*.zip --to {folder}", "chess", own) == [str(folder / "chess_good/models/5.zip"), "--to", str(own)]
+    assert benchmark.fill("{good}/models/*.zip --to {folder}", "chess", own) == [
+        str(folder / "chess_good/models/5.zip"),
+        "--to",
+        str(own),
+    ]
     assert benchmark.fill("{chess/study}", "go", own) == [str(folder / "chess_study")], "of another game"
     with pytest.raises(FileNotFoundError, match="found nothing at"):
         benchmark.fill("{good}/*.gif", "chess", own)
 
 
 def test_learning_runs_are_shortened_to_fit(programs, tmp_path, monkeypatch, capsys):
-    """--minutes: smaller budgets in proportion, what is reached is shown and not judged; what breaks is still a regression."""
+    """--minutes: smaller budgets in proportion, what is reached is shown and not judged; what breaks is still a
+    regression."""
     script, study = str(programs / "script.py"), str(programs / "study.py")
     table = make_table(programs)
     table["smoke"] = {}
     table["learn"] = {
         "chess": [
-            {"name": "good", "script": script, "flags": "--max-minutes 20 --episodes 3 --eval-episodes=50 --seed 7", "expect": {"eval/nh": [2, 3], "eval/nobody": [0, 1]}},
-            {"name": "study", "tool": study, "flags": "{good}/model.zip {good}/models/*.zip {folder}", "minutes": 10, "expect": {"exploitability": [1, 2]}},
+            {"name": "good", "script": script, "flags": "--max-minutes 20 --episodes 3 --eval-episodes=50 --seed 7",
+                "expect": {"eval/nh": [2, 3], "eval/nobody": [0, 1]}},
+            {"name": "study", "tool": study, "flags": "{good}/model.zip {good}/models/*.zip {folder}", "minutes": 10,
+                "expect": {"exploitability": [1, 2]}},
             {"name": "broken", "script": script, "flags": "--total-timesteps 1000 --fail", "minutes": 20},
             {"name": "lost", "script": script, "flags": "--collect 50 --lose", "minutes": 20},
             {"name": "strange", "script": script, "flags": "--final-battles 50 --nan", "minutes": 20},
@@ -202,9 +227,14 @@ def test_learning_runs_are_shortened_to_fit(programs, tmp_path, monkeypatch, cap
     said = capsys.readouterr().out
     assert "takes up to 14 minutes" in said and "shortened to 10.0% of their budgets" in said
     good, study, broken, lost, strange = results["learn"]
-    assert "--max-minutes 2 --episodes 1 --eval-episodes=5 --seed 7" in good["command"] and "--total-timesteps 100 " in broken["command"]
+    assert (
+        "--max-minutes 2 --episodes 1 --eval-episodes=5 --seed 7" in good["command"]
+        and "--total-timesteps 100 " in broken["command"]
+    )
     assert "--collect 5 " in lost["command"] and "--final-battles 5 " in strange["command"]
-    assert [row["measure"] for row in good["judged"]] == ["eval/nh", "eval/nobody"] and good["judged"][0]["value"] == 0.994
+    assert [row["measure"] for row in good["judged"]] == ["eval/nh", "eval/nobody"] and good["judged"][0][
+        "value"
+    ] == 0.994
     assert all(row["ok"] is None for entry in results["learn"] for row in entry["judged"]) and not good["problems"]
     assert str(folder / "chess_good") in study["command"] and not study["problems"]
     assert report.problems_of(results) == [
@@ -218,12 +248,19 @@ def test_learning_runs_are_shortened_to_fit(programs, tmp_path, monkeypatch, cap
     with pytest.raises(FileNotFoundError, match="needs good"):
         benchmark.fill("{good}/model.zip", "chess", tmp_path / "later" / "chess_study")
     # enough minutes: nothing is shortened, everything is judged
-    assert benchmark.share_for(104, ["speed", "learn"], []) == 1.0 and benchmark.share_for(26, ["learn"], ["chess/good"]) < 1.0
+    assert (
+        benchmark.share_for(104, ["speed", "learn"], []) == 1.0
+        and benchmark.share_for(26, ["learn"], ["chess/good"]) < 1.0
+    )
 
 
 def test_too_few_minutes(programs, tmp_path, monkeypatch):
     table = make_table(programs)
-    table["learn"] = {"chess": [{"name": name, "script": "a.py", "flags": "--max-minutes 20", "minutes": 40} for name in ("one", "two")]}
+    table["learn"] = {
+        "chess": [
+            {"name": name, "script": "a.py", "flags": "--max-minutes 20", "minutes": 40} for name in ("one", "two")
+        ]
+    }
     table["smoke"] = {"a.py": "", "b.py": ""}
     monkeypatch.setattr(benchmark, "TABLE", table)
     monkeypatch.setattr(benchmark, "RUNS", tmp_path)
@@ -233,7 +270,10 @@ def test_too_few_minutes(programs, tmp_path, monkeypatch):
     )
     with pytest.raises(BadInput, match=sentence):
         benchmark.main(["all", "--minutes", "8.9"])
-    with pytest.raises(BadInput, match=r"--minutes 2 are too few: starting 1 learning runs 0\.5, and 5% of their 40\. Give at least 3\."):
+    with pytest.raises(
+        BadInput,
+        match=r"--minutes 2 are too few: starting 1 learning runs 0\.5, and 5% of their 40\. Give at least 3\.",
+    ):
         benchmark.main(["learn", "chess/one", "--minutes", "2"])
     for words in (
         ["all", "--minutes"],
@@ -258,7 +298,9 @@ def test_every_learning_run_can_be_shortened():
     for game, entry in benchmark.entries_of(()):
         if entry.get("tool", "").endswith("league.py"):  # it draws what the entry before it has left
             continue
-        assert benchmark.shorten(entry["flags"], 0.1) != entry["flags"], f"{game}/{entry['name']} has no budget in its flags"
+        assert benchmark.shorten(entry["flags"], 0.1) != entry["flags"], (
+            f"{game}/{entry['name']} has no budget in its flags"
+        )
 
 
 def test_the_page_shows_what_was_found(done):
@@ -274,7 +316,11 @@ def test_the_page_shows_what_was_found(done):
         "never/logged: nothing was logged",
     ):
         assert sentence in page.text, sentence
-    assert "16,108,170 steps in 15.1 minutes" in page.text and "elo/<b>bold</b> 1,712" in page.text and "b" not in page.tags
+    assert (
+        "16,108,170 steps in 15.1 minutes" in page.text
+        and "elo/<b>bold</b> 1,712" in page.text
+        and "b" not in page.tags
+    )
     assert page.tags.count("polyline") == 3
     games = list((ROOT / "docs/media").glob("*.gif"))
     assert games and page.tags.count("img") == 1 + len(games), "the study's heat map and a GIF per game"
@@ -320,17 +366,31 @@ def test_compare_puts_two_runs_side_by_side(done, tmp_path, capsys):
 def open_in(browser, path, folder):
     """→ (screenshot, what the page asked the network for, from the browser's own log)"""
     folder.mkdir()
-    quiet = "--disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync --hide-scrollbars"
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", *quiet.split(), "--window-size=1100,3000", "--virtual-time-budget=3000"]
+    quiet = (
+        "--disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync "
+        "--hide-scrollbars"
+    )
+    flags = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        *quiet.split(),
+        "--window-size=1100,3000",
+        "--virtual-time-budget=3000",
+    ]
     log, shot = folder / "net.json", folder / "page.png"
     files = [f"--user-data-dir={folder / 'profile'}", f"--log-net-log={log}", f"--screenshot={shot}"]
     environment = {**os.environ, "HOME": str(folder)}
-    done = subprocess.run([browser, *flags, *files, path.as_uri()], capture_output=True, text=True, timeout=240, env=environment)
+    done = subprocess.run(
+        [browser, *flags, *files, path.as_uri()], capture_output=True, text=True, timeout=240, env=environment
+    )
     assert shot.exists(), done.stderr
     text = log.read_text().rstrip()
     recorded = json.loads(text if text.endswith("}") else text.rstrip(",") + "]}")  # it may end before its log does
     requests = [event["params"] for event in recorded["events"] if "initiator" in event.get("params", {})]
-    return shot, [request["url"] for request in requests if request["initiator"] != "not an origin"]  # that is the browser itself
+    return shot, [
+        request["url"] for request in requests if request["initiator"] != "not an origin"
+    ]  # that is the browser itself
 
 
 def test_the_page_in_a_browser(done, tmp_path):
@@ -339,7 +399,9 @@ def test_the_page_in_a_browser(done, tmp_path):
     _, folder, _ = done
     path = folder / "report.html"
     check_loads_nothing(Page(path.read_text()))
-    browser = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
+    browser = next(
+        (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
+    )
     if browser is None:
         warnings.warn("There is no Chromium on this machine: report.html was checked by parsing only.", stacklevel=1)
         return
@@ -355,5 +417,7 @@ def test_the_page_in_a_browser(done, tmp_path):
 
 
 def test_the_command_line_knows_its_words():
-    done = subprocess.run([sys.executable, ROOT / "cleanrl_games/tools/benchmark.py"], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, ROOT / "cleanrl_games/tools/benchmark.py"], capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 2 and "--compare A B" in done.stderr and "osrs" in done.stderr

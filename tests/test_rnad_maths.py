@@ -1,4 +1,5 @@
-"""The losses of regularised self-play: each against a closed form, then all together on games with an exact exploitability."""
+"""The losses of regularised self-play: each against a closed form, then all together on games with an exact
+exploitability."""
 
 import itertools
 
@@ -24,9 +25,13 @@ from cleanrl_games.tools import study_small_games as study
 
 
 def two_heads(seed, batch=6, actions=5):
-    """A policy over pairs: logits of the first choice (B, A), of the second given the first (B, A, A), what is legal of each."""
+    """A policy over pairs: logits of the first choice (B, A), of the second given the first (B, A, A), what is legal of
+    each."""
     generator = torch.Generator().manual_seed(seed)
-    first, second = torch.randn(batch, actions, generator=generator), torch.randn(batch, actions, actions, generator=generator)
+    first, second = (
+        torch.randn(batch, actions, generator=generator),
+        torch.randn(batch, actions, actions, generator=generator),
+    )
     legal_generator = torch.Generator().manual_seed(7)  # the rules are the same for every policy
     legal_first = torch.rand(batch, actions, generator=legal_generator) < 0.7
     legal_second = torch.rand(batch, actions, actions, generator=legal_generator) < 0.7
@@ -39,7 +44,8 @@ def joint(policy):
 
 
 def at(policy, taken):
-    """The two tables a learner sees: of the first choice, and of the second given the first that was taken. (B, 2, A)"""
+    """The two tables a learner sees: of the first choice, and of the second given the first that was taken. (B, 2,
+    A)"""
     return torch.stack([policy[0], policy[1][torch.arange(len(taken)), taken]], 1)
 
 
@@ -96,7 +102,9 @@ def test_each_term_has_a_finite_gradient_and_illegal_actions_have_none():
 def test_magnet_takes_the_nearest_reference_of_each_decision():
     legal = torch.ones(3, 1, 2, dtype=torch.bool)
     policy = masked_log_softmax(torch.tensor([[[0.0, 0.0]], [[2.0, 0.0]], [[0.0, 5.0]]]), legal)
-    references = torch.stack([masked_log_softmax(torch.tensor([[[shift, 0.0]]]).expand(3, 1, 2), legal) for shift in (0.1, 1.9, -4.0)])
+    references = torch.stack(
+        [masked_log_softmax(torch.tensor([[[shift, 0.0]]]).expand(3, 1, 2), legal) for shift in (0.1, 1.9, -4.0)]
+    )
     nearest, chosen, kls = magnet_kl(policy, references)
     assert chosen.tolist() == [0, 1, 2]
     torch.testing.assert_close(nearest, kls.min(0).values)
@@ -109,14 +117,17 @@ def test_clipped_loss_by_hand():
     logprob = torch.tensor([1.5, 1.1, 0.5, 5.0]).log().requires_grad_()
     advantages = torch.tensor([1.0, 1.0, -1.0, -2.0])
     loss, stats = clipped_loss(logprob, old, advantages, 0.2)
-    torch.testing.assert_close(loss, torch.tensor([-1.2, -1.1, 0.8, 6.0]).mean())  # clip, none, clip, three times its advantage
+    torch.testing.assert_close(
+        loss, torch.tensor([-1.2, -1.1, 0.8, 6.0]).mean()
+    )  # clip, none, clip, three times its advantage
     loss.backward()
     assert (logprob.grad != 0).tolist() == [False, True, False, False]
     torch.testing.assert_close(stats["clipfrac"], torch.tensor(0.75))
 
 
 def test_gae_by_its_definition():
-    """Sums over what is left of each game; the second is truncated, and V(last observation) follows its last decision."""
+    """Sums over what is left of each game; the second is truncated, and V(last observation) follows its last
+    decision."""
     rng = np.random.default_rng(5)
     gamma, lam, lengths, bootstrap = 0.9, 0.8, [4, 3, 1], [0.0, 0.7, 0.0]
     rewards, values = rng.normal(size=8), rng.normal(size=8)
@@ -130,13 +141,19 @@ def test_gae_by_its_definition():
 
 
 def test_portfolio_drops_the_right_one():
-    """Three references: two near each other, one far. Of the near ones the one nearer to the far one is the less different."""
+    """Three references: two near each other, one far. Of the near ones the one nearer to the far one is the less
+    different."""
     legal = torch.ones(8, 1, 2, dtype=torch.bool)
-    tables = torch.stack([masked_log_softmax(torch.tensor([[[shift, 0.0]]]).expand(8, 1, 2), legal) for shift in (3.0, 0.4, 0.0, -3.0)])
+    tables = torch.stack(
+        [masked_log_softmax(torch.tensor([[[shift, 0.0]]]).expand(8, 1, 2), legal) for shift in (3.0, 0.4, 0.0, -3.0)]
+    )
     pairwise = divergences(tables)
     assert pairwise.diagonal().abs().max() < 1e-6 and (pairwise + torch.eye(4) > 0).all()
     drop = portfolio_drop("diverse", tables, [0, 0, 0, 0])
-    sums = {left: sum(float(pairwise[i, j]) for i, j in itertools.permutations(set(range(4)) - {left}, 2)) for left in range(4)}
+    sums = {
+        left: sum(float(pairwise[i, j]) for i, j in itertools.permutations(set(range(4)) - {left}, 2))
+        for left in range(4)
+    }
     assert drop == max(sums, key=sums.get) and drop in (1, 2)
     assert portfolio_drop("best", tables, [1300.0, 1200.0, 900.0, 1250.0]) == 2
     assert portfolio_drop("recent", tables, [0, 0, 0, 0]) == 0
@@ -162,16 +179,23 @@ def test_the_pool_turns_to_those_it_loses_to():
 
 
 def test_games_are_what_openspiel_says():
-    """Known values: NashConv of uniform play is 11/12 at Kuhn's table and 4.747 at Leduc's; play agrees with the tree."""
+    """Known values: NashConv of uniform play is 11/12 at Kuhn's table and 4.747 at Leduc's; play agrees with the
+    tree."""
     for name, value in (("kuhn", 11 / 12), ("leduc", 4.747), ("rps", 0.0)):
         game = study.SmallGame(name)
         uniform = masked_log_softmax(torch.zeros(game.legal.shape), game.legal)
         assert game.nash_conv(uniform) == pytest.approx(value, abs=1e-3)
     game = study.SmallGame("kuhn")
     always_bet = masked_log_softmax(torch.tensor([[-50.0, 50.0]]).expand(12, 2), game.legal)
-    infosets, actions, decided, last, rewards = game.play(always_bet.exp().double().numpy(), 4000, np.random.default_rng(1))
-    assert decided.shape[0] == 1 and decided.all() and last.all() and (actions == 1).all()  # bet, call: one decision each
-    assert rewards.abs().eq(1.0).all() and len(infosets.unique()) == 6  # two chips of at most two, three cards for either
+    infosets, actions, decided, last, rewards = game.play(
+        always_bet.exp().double().numpy(), 4000, np.random.default_rng(1)
+    )
+    assert (
+        decided.shape[0] == 1 and decided.all() and last.all() and (actions == 1).all()
+    )  # bet, call: one decision each
+    assert (
+        rewards.abs().eq(1.0).all() and len(infosets.unique()) == 6
+    )  # two chips of at most two, three cards for either
     assert abs(float(rewards[0, ::2].mean())) < 0.06
     never = masked_log_softmax(torch.tensor([[50.0, -50.0]]).expand(12, 2), game.legal)
     assert game.payoff(always_bet, never, np.random.default_rng(1)) == 0.5  # who never calls loses the ante of one
@@ -179,7 +203,10 @@ def test_games_are_what_openspiel_says():
 
 def test_regularised_self_play_finds_the_equilibrium_and_plain_self_play_does_not():
     """The short form of `benchmark.sh learn rnad`: Kuhn, two seeds side by side."""
-    results = {magnet: study.train(study.Settings(magnet=magnet, updates=300), (1, 2)) for magnet in ("ref", "portfolio", "ema")}
+    results = {
+        magnet: study.train(study.Settings(magnet=magnet, updates=300), (1, 2))
+        for magnet in ("ref", "portfolio", "ema")
+    }
     control = study.train(study.Settings(magnet="none", ent_coef=0.01, updates=300), (1, 2))
     for magnet, values in results.items():
         assert max(values) < 0.2, (magnet, values)

@@ -1,4 +1,5 @@
-"""rnad_vgc_portfolio.py: its terms on real battles, its pool and tables, and runs as a user starts them, killed in every part."""
+"""rnad_vgc_portfolio.py: its terms on real battles, its pool and tables, and runs as a user starts them, killed in
+every part."""
 
 import contextlib
 import json
@@ -26,7 +27,10 @@ SMALL = {
     "width": 16, "embedding_width": 16, "lstm_size": 32, "num_battles": 4, "buffer_size": 64,
     "num_minibatches": 2, "update_epochs": 2, "eval_frequency": 0, "eval_battles": 2, "final_battles": 2,
 }  # fmt: skip
-FLAGS = [word for name, value in SMALL.items() for word in (f"--{name.replace('_', '-')}", str(value))] + ["--teams", "shipped"]
+FLAGS = [word for name, value in SMALL.items() for word in (f"--{name.replace('_', '-')}", str(value))] + [
+    "--teams",
+    "shipped",
+]
 SMALL["teams"] = ("shipped",)
 
 
@@ -36,9 +40,11 @@ def command(*flags):
 
 def start(folder, *flags):
     words = command(*FLAGS, *flags, "--run-dir", folder)
-    # A run that nobody listens to writes a line an update, and stands still when the pipe is full: on a busy core that was before its
-    # exploiter had got to its end.
-    return subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, pipesize=1 << 20)
+    # A run that nobody listens to writes a line an update, and stands still when the pipe is full: on a busy core that
+    # was before its exploiter had got to its end.
+    return subprocess.Popen(
+        words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, pipesize=1 << 20
+    )
 
 
 def finish(process, code=0, seconds=900):
@@ -99,7 +105,7 @@ def choices_at(batch, rows):
     return script.split_action(batch.rows["is_preview"], batch.rows["actions"])[rows]
 
 
-# -------------------------------------------------------------------------------------------------- terms on real battles
+# ------------------------------------------------------------------------------------------------ terms on real battles
 
 
 def test_tables_are_those_of_the_policy_that_played(played):
@@ -224,7 +230,10 @@ def test_what_the_policy_is_drawn_to_follows_it(played):
     args = small_args(magnet="portfolio", portfolio_add_interval=3, max_portfolio_size=2, portfolio_strategy="best")
     magnet = script.Magnet(args, agent, 1300.0)
     assert [magnet.wants_candidate(update) for update in (1, 2, 3, 6)] == [False, False, True, True]
-    members = [{"name": name, "policy_id": number, "elo": elo} for number, (name, elo) in enumerate((("a", 1250.0), ("b", 1400.0)), 1)]
+    members = [
+        {"name": name, "policy_id": number, "elo": elo}
+        for number, (name, elo) in enumerate((("a", 1250.0), ("b", 1400.0)), 1)
+    ]
     magnet.add_candidate(agent, members[0], members[:1], batch, "cpu")
     members[0]["elo"] = 1200.0  # it has lost since
     magnet.add_candidate(agent, members[1], members, batch, "cpu")
@@ -244,13 +253,15 @@ def test_what_the_policy_is_drawn_to_follows_it(played):
     torch.testing.assert_close(uniform[0].exp().amax(-1), 1.0 / legal.sum(-1))
 
 
-# --------------------------------------------------------------------------------------------------------------- the pool
+# ------------------------------------------------------------------------------------------------------------- the pool
 
 
 def test_who_holds_a_seat_holds_it_to_the_end(played):
     assert all(len(holders) == 1 for holders in played.seen.values())
     opponents = {opponent for holders in played.seen.values() for opponent, *_ in holders}
-    assert {script.SELF, script.BC, script.PAST} <= opponents and any(opponent >= script.SCRIPTED for opponent in opponents)
+    assert {script.SELF, script.BC, script.PAST} <= opponents and any(
+        opponent >= script.SCRIPTED for opponent in opponents
+    )
     for holders in played.seen.values():
         ((opponent, code, *seats),) = holders
         assert code == max(opponent - script.SCRIPTED + 1, 0)
@@ -260,7 +271,8 @@ def test_who_holds_a_seat_holds_it_to_the_end(played):
 
 
 def test_the_curriculum_is_what_the_actor_draws():
-    """Of battles that are not scripted all are met in the proportions broadcast, those without a policy as self-play."""
+    """Of battles that are not scripted all are met in the proportions broadcast, those without a policy as
+    self-play."""
     wanted = np.zeros(len(script.OPPONENTS))
     heuristics = script.OPPONENTS.index("heuristics")
     wanted[[script.SELF, script.BC, script.PAST, heuristics]] = 0.4, 0.1, 0.3, 0.2
@@ -353,14 +365,18 @@ def test_words_and_settings(tmp_path, monkeypatch):
     assert (args.learning_rate, args.num_battles, args.teams) == (1e-3, 8, ("x",))
     with pytest.raises(BadInput, match="no run of rnad_vgc_portfolio"):
         parsed("--resume")
-    for number, name in enumerate(("vgc__rnad_vgc_portfolio__1__100", "vgc__rnad_vgc_portfolio__1__200", "vgc__other__1__300")):
+    for number, name in enumerate(
+        ("vgc__rnad_vgc_portfolio__1__100", "vgc__rnad_vgc_portfolio__1__200", "vgc__other__1__300")
+    ):
         (tmp_path / "runs" / name).mkdir(parents=True)
         (tmp_path / "runs" / name / "checkpoint.pt").write_text("")
         (tmp_path / "runs" / name / "config.yaml").write_text("seed: 3\nnum_battles: 5\n")
         subprocess.run(["touch", "-d", f"@{1000 + number}", tmp_path / "runs" / name / "checkpoint.pt"], check=True)
     args = parsed("--resume", "--seed", "2")
     assert (args.resume, args.seed, args.num_battles) == ("runs/vgc__rnad_vgc_portfolio__1__200", 2, 5)
-    assert parsed("--checkpoint", "runs/vgc__rnad_vgc_portfolio__1__100").resume == "runs/vgc__rnad_vgc_portfolio__1__100"
+    assert (
+        parsed("--checkpoint", "runs/vgc__rnad_vgc_portfolio__1__100").resume == "runs/vgc__rnad_vgc_portfolio__1__100"
+    )
     with pytest.raises(BadInput, match="sum to more than 1"):
         script.check_args(script.Args(heuristics_fraction=0.9))
     with pytest.raises(BadInput, match="--league-size 2"):
@@ -372,7 +388,7 @@ def test_words_and_settings(tmp_path, monkeypatch):
         exploiter_processes.read_registry(tmp_path)
 
 
-# ------------------------------------------------------------------------------------------------------------------- runs
+# ----------------------------------------------------------------------------------------------------------------- runs
 
 PORTFOLIO = ["--num-workers", 0, "--magnet", "portfolio", "--portfolio-add-interval", 1, "--max-portfolio-size", 2]
 PORTFOLIO += ["--portfolio-strategy", "diverse", "--snapshot-frequency", 2]
@@ -380,9 +396,14 @@ PORTFOLIO += ["--learning-rate-final", 3e-4]  # constant: nothing depends on whe
 
 
 def test_resumed_inline_run_equals_the_uninterrupted_one(tmp_path):
-    whole, half = start(tmp_path / "whole", *PORTFOLIO, "--max-updates", 5), start(tmp_path / "half", *PORTFOLIO, "--max-updates", 2)
+    whole, half = (
+        start(tmp_path / "whole", *PORTFOLIO, "--max-updates", 5),
+        start(tmp_path / "half", *PORTFOLIO, "--max-updates", 2),
+    )
     finish(half)
-    done = subprocess.run(command("--resume", tmp_path / "half", "--max-updates", 5), cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        command("--resume", tmp_path / "half", "--max-updates", 5), cwd=ROOT, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     finish(whole)
     ours, theirs = (load_checkpoint(tmp_path / name) for name in ("half", "whole"))
@@ -413,7 +434,12 @@ def test_whatever_is_killed_nothing_hangs_and_nothing_registered_is_lost(tmp_pat
     def family(word):
         """The run's own children (the exploiter has a family of its own) whose command has this word in it."""
         direct = psutil.Process(process.pid).children()
-        below = [child for parent in direct if "spawn_main" in " ".join(parent.cmdline()) for child in [parent, *parent.children()]]
+        below = [
+            child
+            for parent in direct
+            if "spawn_main" in " ".join(parent.cmdline())
+            for child in [parent, *parent.children()]
+        ]
         return [child for child in direct + below if word in " ".join(child.cmdline()) and is_alive(child)]
 
     wait_for(lambda: len(metrics_of(folder)) >= 1 and family("--config"), process)
@@ -449,18 +475,37 @@ def test_whatever_is_killed_nothing_hangs_and_nothing_registered_is_lost(tmp_pat
     output = finish(process)
     assert f"Actor process 0 died (pid {worker.pid}, exit code -9): a new one takes its place." in output
     checkpoint = load_checkpoint(folder)
-    assert {entry["model"] for entry in kept if entry["in_pool"]} <= {member["name"] for member in checkpoint["pool"]["members"]}
+    assert {entry["model"] for entry in kept if entry["in_pool"]} <= {
+        member["name"] for member in checkpoint["pool"]["members"]
+    }
 
 
 def test_exploiter_by_hand(tmp_path):
     """--opponent CKPT --alpha 0, against a model of another size."""
     args = script.Args(**(SMALL | {"width": 8}))
     script.save_model(tmp_path / "target.zip", script.make_agent(vars(args)), args)
-    output = finish(start(tmp_path / "run", "--num-workers", 0, "--opponent", tmp_path / "target.zip", "--alpha", 0), code=2)
+    output = finish(
+        start(tmp_path / "run", "--num-workers", 0, "--opponent", tmp_path / "target.zip", "--alpha", 0), code=2
+    )
     assert "--width 8" in output and not (tmp_path / "run").exists()
     args = script.Args(**SMALL)
     script.save_model(tmp_path / "target.zip", script.make_agent(vars(args)), args)
-    finish(start(tmp_path / "run", "--num-workers", 0, "--opponent", tmp_path / "target.zip", "--alpha", 0, "--max-updates", 2))
+    finish(
+        start(
+            tmp_path / "run",
+            "--num-workers",
+            0,
+            "--opponent",
+            tmp_path / "target.zip",
+            "--alpha",
+            0,
+            "--max-updates",
+            2,
+        )
+    )
     rows = metrics_of(tmp_path / "run")
-    assert {name for row in rows for name in row if name.startswith("win_rate/")} == {"win_rate/opponent", "win_rate/opponent_n"}
+    assert {name for row in rows for name in row if name.startswith("win_rate/")} == {
+        "win_rate/opponent",
+        "win_rate/opponent_n",
+    }
     assert rows[-1]["eval/opponent_n"] == 2 and rows[-1]["curriculum/opponent"] == 1.0

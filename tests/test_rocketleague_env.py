@@ -1,4 +1,5 @@
-"""RocketLeagueVecEnv: events found once each, nothing leaves the arena, seeds, mixed teams, resuming, broken states, players."""
+"""RocketLeagueVecEnv: events found once each, nothing leaves the arena, seeds, mixed teams, resuming, broken states,
+players."""
 
 import hashlib
 import subprocess
@@ -69,7 +70,10 @@ def test_goal_counts_once_and_ends_the_episode():
         assert rewards[scorer] == 10 and rewards[1 - scorer] == -8
         # the last observation belongs to the old episode, the buffer to the new one
         ball_y = OBS_INDEX["ball_position_y"]
-        assert abs(info["final_obs"][0, ball_y]) * 2300 > 5120 and abs(before[0, ball_y] - info["final_obs"][0, ball_y]) < 0.2
+        assert (
+            abs(info["final_obs"][0, ball_y]) * 2300 > 5120
+            and abs(before[0, ball_y] - info["final_obs"][0, ball_y]) < 0.2
+        )
         assert obs[0, ball_y] == 0
 
 
@@ -93,7 +97,11 @@ def test_touch_counts_once_with_its_strength():
 
 def test_demolition_counts_once_and_the_wreck_comes_back():
     env = RocketLeagueVecEnv(1, no_touch_seconds=100.0)
-    env.set_arena(0, ball((3000, 3000, 93.15)), (car((-1000, -1500, 17), NORTH, (0, 2300, 0), boost=100), car((-1000, 0, 17), 0.0)))
+    env.set_arena(
+        0,
+        ball((3000, 3000, 93.15)),
+        (car((-1000, -1500, 17), NORTH, (0, 2300, 0), boost=100), car((-1000, 0, 17), 0.0)),
+    )
     total, _ = play(env, [BOOST, NO_OP], 20)
     assert total[0, TERM_INDEX["demo"]] == 1 and total[1, TERM_INDEX["demoed"]] == 1
     assert total[1, TERM_INDEX["demo"]] == 0 and total[0, TERM_INDEX["demoed"]] == 0
@@ -123,7 +131,9 @@ def test_save_counts_once():
 
 def test_boost_pickup_counts_once_and_its_clock_runs():
     env = RocketLeagueVecEnv(1)
-    env.set_arena(0, ball((3000, 3000, 93.15)), (car((0, -3200, 17), NORTH, (0, 1000, 0), boost=10), AWAY[1]))  # a small pad at y = -2816
+    env.set_arena(
+        0, ball((3000, 3000, 93.15)), (car((0, -3200, 17), NORTH, (0, 1000, 0), boost=10), AWAY[1])
+    )  # a small pad at y = -2816
     total, _ = play(env, [DRIVE, NO_OP], 10)
     assert total[0, TERM_INDEX["pickup"]] == 1 and total[1, TERM_INDEX["pickup"]] == 0
     assert np.isclose(total[0, TERM_INDEX["boost_gained"]], np.sqrt(0.22) - np.sqrt(0.10), atol=1e-5)
@@ -136,7 +146,11 @@ def test_boost_pickup_counts_once_and_its_clock_runs():
 
 def test_dense_terms_have_the_right_sign():
     env = RocketLeagueVecEnv(1)
-    env.set_arena(0, ball((0, 0, 93.15), (0, 500, 0)), (car((0, -2500, 17), NORTH, (0, 1000, 0)), car((0, 2500, 17), NORTH, (0, 1000, 0))))
+    env.set_arena(
+        0,
+        ball((0, 0, 93.15), (0, 500, 0)),
+        (car((0, -2500, 17), NORTH, (0, 1000, 0)), car((0, 2500, 17), NORTH, (0, 1000, 0))),
+    )
     _, _, _, _, _, info = env.step([DRIVE, DRIVE])
     blue, orange = info["terms"]
     for name, sign in (("speed_to_ball", 1), ("face_ball", 1), ("ball_speed_to_goal", 1)):
@@ -163,7 +177,8 @@ def fingerprint(seed, steps=60):
 
 
 def test_seeds_are_bit_identical():
-    """In another process too. In 1v1: with more cars RocketSim itself was seen to play equal arenas differently (docs)."""
+    """In another process too. In 1v1: with more cars RocketSim itself was seen to play equal arenas differently
+    (docs)."""
     first = fingerprint(7)
     assert fingerprint(7) == first and fingerprint(8) != first
     code = "import sys; sys.path[:0] = ['tests', '.']; import test_rocketleague_env as t; print(t.fingerprint(7))"
@@ -249,7 +264,9 @@ def test_setters_draw_what_they_say():
             for _ in range(20):
                 position, cars = setter(rng, size)
                 assert np.isfinite(cars).all() and cars.shape == (2 * size, 19)
-                assert (np.abs(cars[:, :2]).sum(1) < 7900).all() and np.abs(position[:2]).sum() < 7900, name  # corners begin at 8064
+                assert (np.abs(cars[:, :2]).sum(1) < 7900).all() and np.abs(position[:2]).sum() < 7900, (
+                    name
+                )  # corners begin at 8064
                 places = [position[:3], *cars[:, :3]]
                 gaps = [np.linalg.norm(a - b) for i, a in enumerate(places) for b in places[:i]]
                 assert min(gaps) > 250, name
@@ -347,7 +364,11 @@ def spend_flip(env, arena, agent):
 
 def test_a_car_on_its_roof_may_jump_and_gets_up_by_it():
     env = RocketLeagueVecEnv(1, no_touch_seconds=100.0)
-    env.set_arena(0, ball((3000, 3000, 93.15)), (car((0, -2000, 45), NORTH, roll=np.pi, boost=0), car((0, 2000, 900), SOUTH, boost=50)))
+    env.set_arena(
+        0,
+        ball((3000, 3000, 93.15)),
+        (car((0, -2000, 45), NORTH, roll=np.pi, boost=0), car((0, 2000, 900), SOUTH, boost=50)),
+    )
     for agent in (0, 1):
         spend_flip(env, 0, agent)
     play(env, [NO_OP, NO_OP], 12)
@@ -362,7 +383,8 @@ def test_a_car_on_its_roof_may_jump_and_gets_up_by_it():
 
 
 def test_no_jump_is_masked_that_the_game_would_answer():
-    """RocketSim rights a car by a jump when its body touches something flat enough; the mask knows it by the hitbox alone."""
+    """RocketSim rights a car by a jump when its body touches something flat enough; the mask knows it by the hitbox
+    alone."""
     env, rng = RocketLeagueVecEnv(24, states={"random": 1.0}, seed=3), np.random.default_rng(0)
     jumps, touching, open_air, masked = ACTION_TABLE[:, 5] > 0, 0, 0, 0
     for _ in range(500):
@@ -381,15 +403,21 @@ def test_no_jump_is_masked_that_the_game_would_answer():
     assert touching > 300 and open_air > 300 and masked == open_air
 
 
-# ------------------------------------------------------------------------------------------------------ players, picture
+# ----------------------------------------------------------------------------------------------------- players, picture
 
 
 def test_aerial_player_meets_a_ball_in_the_air():
     """A ball at 900, from several distances and speeds; `rule` waits until it comes down."""
     heights = {}
     for name in ("aerial", "rule"):
-        situations = [(distance, rise, speed) for distance in (900, 1300, 1700) for rise in (0, 300, 600) for speed in (0, 700)]
-        env, player, reached = RocketLeagueVecEnv(len(situations), no_touch_seconds=100.0), ScriptedPlayer(name), np.zeros(len(situations))
+        situations = [
+            (distance, rise, speed) for distance in (900, 1300, 1700) for rise in (0, 300, 600) for speed in (0, 700)
+        ]
+        env, player, reached = (
+            RocketLeagueVecEnv(len(situations), no_touch_seconds=100.0),
+            ScriptedPlayer(name),
+            np.zeros(len(situations)),
+        )
         for i, (distance, rise, speed) in enumerate(situations):
             flier = car((0, 500 - distance, 17), NORTH, (0, speed, 0), boost=100)
             env.set_arena(i, ball((0, 500, 900), (0, 0, rise)), (flier, car((-3000, 4000, 17), SOUTH)))
@@ -433,13 +461,17 @@ def test_pictures_show_height_and_names(tmp_path):
         env = RocketLeagueVecEnv(1)
         env.set_arena(0, ball((0, 0, height)), AWAY)
         shots[height] = np.asarray(picture.MatchRecorder(env, 0, names=("north", "south")).draw(), np.int64)
-    balls = {height: np.argwhere((shot[40:] > 225).all(2))[:, 0].mean() + 40 for height, shot in shots.items()}  # of its white pixels
+    balls = {
+        height: np.argwhere((shot[40:] > 225).all(2))[:, 0].mean() + 40 for height, shot in shots.items()
+    }  # of its white pixels
     (_, low), (_, high) = picture.project([(0, 0, 93.15), (0, 0, 1500)])[0]
     assert abs(balls[93.15] - low) < 8 and abs(balls[1500] - high) < 8 and high < low - 50
     x, y = (int(value) for value in picture.project([(0, 0, 1.0)])[0][0])
     assert tuple(shots[1500][y, x + 3]) == picture.SHADOW and tuple(shots[93.15][y, x + 3]) != picture.GRASS
     env = RocketLeagueVecEnv(1)
-    one, other = (np.asarray(picture.MatchRecorder(env, 0, names=names).draw()) for names in (("north", "b"), ("a", "b")))
+    one, other = (
+        np.asarray(picture.MatchRecorder(env, 0, names=names).draw()) for names in (("north", "b"), ("a", "b"))
+    )
     assert (one[:, : picture.WIDTH // 2] != other[:, : picture.WIDTH // 2]).any(), "the names do not show"
 
 
@@ -478,11 +510,18 @@ def test_rocketsim_rows_mean_what_the_code_takes_them_for():
         for row, body in zip(env.cars, env.bodies[0]):
             state = body.get_state()
             assert tuple(row[POSITION : POSITION + 3]) == tuple(np.float32(state.pos.as_tuple()))
-            assert bool(row[8]) == state.is_on_ground and row[10] == np.float32(state.boost) and bool(row[7]) == state.is_demoed
+            assert (
+                bool(row[8]) == state.is_on_ground
+                and row[10] == np.float32(state.boost)
+                and bool(row[7]) == state.is_demoed
+            )
             axes = [*state.rot_mat.forward.as_tuple(), *state.rot_mat.right.as_tuple(), *state.rot_mat.up.as_tuple()]
             np.testing.assert_allclose(row[24:33], axes, atol=1e-6)
             np.testing.assert_allclose(
-                [row[2], row[3], row[4], row[5], row[6]], [body.goals, body.saves, body.shots, body.demos, body.boost_pickups]
+                [row[2], row[3], row[4], row[5], row[6]],
+                [body.goals, body.saves, body.shots, body.demos, body.boost_pickups],
             )
-        assert tuple(env.balls[0, BALL_POSITION : BALL_POSITION + 3]) == tuple(np.float32(env.arenas[0].ball.get_state().pos.as_tuple()))
+        assert tuple(env.balls[0, BALL_POSITION : BALL_POSITION + 3]) == tuple(
+            np.float32(env.arenas[0].ball.get_state().pos.as_tuple())
+        )
     assert RocketSim.Team.BLUE == 0

@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 
 from cleanrl_games.envs.rocketleague import meshes
-from cleanrl_games.envs.rocketleague.meshes import MESHES_IN_PACKAGE, MeshError, check_meshes, fetch_package, find_meshes, load_meshes
+from cleanrl_games.envs.rocketleague.meshes import (
+    MESHES_IN_PACKAGE,
+    MeshError,
+    check_meshes,
+    fetch_package,
+    find_meshes,
+    load_meshes,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -24,7 +31,12 @@ def real(tmp_path):
 
 def python(code, **environment):
     return subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
 
 
@@ -71,7 +83,10 @@ def test_second_start_in_one_process(real):
 
 
 def test_start_by_other_code_is_a_sentence(real):
-    code = f"import RocketSim; RocketSim.init({str(real)!r})\nfrom cleanrl_games.envs.rocketleague import load_meshes; load_meshes({str(real)!r})"
+    code = (
+        f"import RocketSim; RocketSim.init({str(real)!r})\nfrom cleanrl_games.envs.rocketleague import load_meshes; "
+        f"load_meshes({str(real)!r})"
+    )
     done = python(code)
     assert done.returncode == 1 and "If other code in this process initialised it" in done.stderr
 
@@ -94,7 +109,9 @@ print(worst)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) <= 0
     assert done.stderr.count("These are approximate") == 2
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["generated-meshes"]  # nothing fetched, nothing left over
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "generated-meshes"
+    ]  # nothing fetched, nothing left over
 
 
 def test_wrong_archive_is_refused(tmp_path, monkeypatch):
@@ -123,7 +140,8 @@ print((meshes.fetch_package("rlgym-api") / "whole").exists())
 """
     environment = {**os.environ, "CLEANRL_GAMES_CACHE": str(tmp_path)}
     running = [
-        subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(3)
+        subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
     ]
     assert [process.communicate(timeout=120)[0].strip() for process in running] == ["True"] * 3
     assert (tmp_path / "count").read_text() == "x"

@@ -1,4 +1,5 @@
-"""The environment against rlgym, the field's own gym, on the same states and actions. Its packages are unpacked, not installed."""
+"""The environment against rlgym, the field's own gym, on the same states and actions. Its packages are unpacked, not
+installed."""
 
 import sys
 
@@ -6,7 +7,14 @@ import numpy as np
 import pytest
 
 from cleanrl_games.envs.rocketleague import ACTION_TABLE, RocketLeagueVecEnv, contract
-from cleanrl_games.envs.rocketleague.contract import FIRST_BALL, FIRST_JUMP, FIRST_OTHER, FIRST_PAD, OBS_INDEX, OTHER_SIZE
+from cleanrl_games.envs.rocketleague.contract import (
+    FIRST_BALL,
+    FIRST_JUMP,
+    FIRST_OTHER,
+    FIRST_PAD,
+    OBS_INDEX,
+    OTHER_SIZE,
+)
 from cleanrl_games.envs.rocketleague.meshes import PACKAGES, fetch_package, load_meshes
 from cleanrl_games.envs.rocketleague.observations import BOOST, FORWARD, POSITION, SPIN, UP, VELOCITY
 from cleanrl_games.envs.rocketleague.states import SETTERS
@@ -20,7 +28,7 @@ def rlgym():
     folders = [str(fetch_package(name)) for name in PACKAGES]
     sys.path[:0] = folders
     from rlgym import rocket_league
-    from rlgym.rocket_league import action_parsers, obs_builders, sim, state_mutators  # noqa: F401 (rlgym loads its parts on demand)
+    from rlgym.rocket_league import action_parsers, obs_builders, sim, state_mutators  # noqa: F401 (loads them)
 
     yield rocket_league
     sys.path[:] = [path for path in sys.path if path not in folders]
@@ -35,10 +43,14 @@ class Oracle:
         state = self.engine.create_base_state()
         state.config.boost_consumption = (100 / 3) / 33.3  # rlgym rounds what the game burns
         rlgym.state_mutators.FixedTeamSizeMutator(len(cars) // 2, len(cars) // 2).apply(state, {})
-        state.ball.position, state.ball.linear_velocity, state.ball.angular_velocity = (np.asarray(ball[i : i + 3]) for i in (0, 3, 6))
+        state.ball.position, state.ball.linear_velocity, state.ball.angular_velocity = (
+            np.asarray(ball[i : i + 3]) for i in (0, 3, 6)
+        )
         state.ball.rotation_mtx = np.eye(3)
         for car, row in zip(state.cars.values(), cars):
-            car.physics.position, car.physics.linear_velocity, car.physics.angular_velocity = (row[i : i + 3] for i in (0, 3, 6))
+            car.physics.position, car.physics.linear_velocity, car.physics.angular_velocity = (
+                row[i : i + 3] for i in (0, 3, 6)
+            )
             car.physics.rotation_mtx = row[9:18].reshape(3, 3).T
             car.boost_amount, car.on_ground = row[18], True
         self.state = self.engine.set_state(state, {})
@@ -54,7 +66,9 @@ class Oracle:
         for agent in self.agents:
             car = self.state.cars[agent]
             p = car.physics
-            rows.append(np.concatenate([p.position, p.linear_velocity, p.angular_velocity, p.forward, p.up, [car.boost_amount]]))
+            rows.append(
+                np.concatenate([p.position, p.linear_velocity, p.angular_velocity, p.forward, p.up, [car.boost_amount]])
+            )
         return np.array(rows)
 
     def observations(self):
@@ -66,7 +80,9 @@ def our_physics(env):
     return np.concatenate([*parts, env.cars[:, BOOST : BOOST + 1]], 1)
 
 
-@pytest.mark.parametrize("size, kind, steps", [(1, "kickoff", 150), (1, "goal_approach", 80), (2, "random", 60), (3, "random", 60)])
+@pytest.mark.parametrize(
+    "size, kind, steps", [(1, "kickoff", 150), (1, "goal_approach", 80), (2, "random", 60), (3, "random", 60)]
+)
 def test_same_states_and_actions_same_game(rlgym, size, kind, steps):
     env = RocketLeagueVecEnv(1, (size,), max_seconds=1000.0, no_touch_seconds=1000.0)
     ball, cars = (np.float32(part) for part in SETTERS[kind](np.random.default_rng(5), size))
@@ -91,7 +107,8 @@ def test_same_states_and_actions_same_game(rlgym, size, kind, steps):
 
 
 def compare_observations(ours, theirs, size):
-    """Ball, pads, jump and flip columns, the own car; then the others, turned back from the car's frame into the field's"""
+    """Ball, pads, jump and flip columns, the own car; then the others, turned back from the car's frame into the
+    field's"""
     close = dict(rtol=0, atol=2e-4)
     np.testing.assert_allclose(ours[:, FIRST_BALL : FIRST_BALL + 9], theirs[:, :9], **close)
     np.testing.assert_allclose(ours[:, FIRST_PAD : FIRST_PAD + 34], theirs[:, 9:43], **close)
@@ -101,7 +118,10 @@ def compare_observations(ours, theirs, size):
         forward, up = ours[agent, 3:6].astype(float), ours[agent, 6:9].astype(float)
         frame = np.stack([forward, np.cross(up, forward), up])  # rows: the car's axes on its own side of the field
         for slot in range(5):
-            mine, other = ours[agent, FIRST_OTHER + slot * OTHER_SIZE :][:OTHER_SIZE], theirs[agent, 72 + 20 * slot :][:20]
+            mine, other = (
+                ours[agent, FIRST_OTHER + slot * OTHER_SIZE :][:OTHER_SIZE],
+                theirs[agent, 72 + 20 * slot :][:20],
+            )
             assert mine[0] == other.any()
             if mine[0]:
                 np.testing.assert_allclose(mine[1:4] @ frame, other[:3] - theirs[agent, 52:55], rtol=0, atol=1e-3)

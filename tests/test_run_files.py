@@ -2,8 +2,7 @@
 
 import json
 import os
-
-import pytest
+import re
 
 from cleanrl_games.runtime import exploiter_processes
 from cleanrl_games.runtime.checkpoints import save_checkpoint, say_how_to_go_on
@@ -49,5 +48,6 @@ def test_the_last_line_promises_only_what_is_there(tmp_path, capsys):
 
 
 def test_a_resumed_run_goes_on_in_the_same_wandb_run(tmp_path):
-    assert wandb_id(tmp_path, lambda: "abc123") == "abc123"
-    assert wandb_id(tmp_path, lambda: pytest.fail("a second id was made")) == "abc123"
+    first = wandb_id(tmp_path)
+    assert re.fullmatch("[0-9a-f]{8}", first) and wandb_id(tmp_path) == first
+    assert wandb_id(tmp_path / "..") != first

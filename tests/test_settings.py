@@ -1,4 +1,5 @@
-"""runtime/settings: flags and files are held to the same types, ranges and choices, and every refusal names what it refuses."""
+"""runtime/settings: flags and files are held to the same types, ranges and choices, and every refusal names what it
+refuses."""
 
 import dataclasses
 from typing import Literal
@@ -87,7 +88,10 @@ def test_numbers_as_people_write_them(tmp_path):
         ("exp_name: 7", "exp_name should be a text"),
         ("use_mixed_precision: 3", "use_mixed_precision should be one of true, false"),
         ("lr: -1", "lr should be more than 0"),
-        ("lerning_rate: 1\nnum_env: 2\nzzz: 3", "'lerning_rate' .did you mean 'learning_rate'.*'num_env' .did you mean 'num_envs'.*'zzz'"),
+        (
+            "lerning_rate: 1\nnum_env: 2\nzzz: 3",
+            "'lerning_rate' .did you mean 'learning_rate'.*'num_env' .did you mean 'num_envs'.*'zzz'",
+        ),
         ("- a", "should be a YAML mapping of settings, found list"),
         ("a: [", "Cannot read the settings in"),
     ],

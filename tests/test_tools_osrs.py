@@ -77,7 +77,12 @@ def states():
 
 def body(states, row=0, **more):
     obs, masks = states
-    return {"obs": [obs[row].tolist()], "actionMasks": [masks[row, span].tolist() for span in SPANS], "deterministic": True, **more}
+    return {
+        "obs": [obs[row].tolist()],
+        "actionMasks": [masks[row, span].tolist() for span in SPANS],
+        "deterministic": True,
+        **more,
+    }
 
 
 # --------------------------------------------------------------------------------------------------------------- models
@@ -155,7 +160,10 @@ def test_broken_models_are_refused_in_a_sentence(folder, tmp_path):
         (zipped("h.zip", policy=pickle.dumps(Explosive(marker))), "h.zip"),
         (zipped("i.zip", policy=b""), "i.zip"),
         (zipped("j.zip", policy=weights_of(good, lambda weights: weights.pop("obs_std"))), "obs_std"),
-        (zipped("k.zip", policy=weights_of(good, lambda weights: weights["obs_mean"].fill_(torch.nan))), "not finite .obs_mean"),
+        (
+            zipped("k.zip", policy=weights_of(good, lambda weights: weights["obs_mean"].fill_(torch.nan))),
+            "not finite .obs_mean",
+        ),
         (zipped("l.zip", metadata=metadata_of(good, args={})), "l.zip"),
     ]
     for path, sentence in cases:
@@ -174,10 +182,15 @@ def test_another_scripts_code_runs_only_when_trusted(folder, tmp_path, monkeypat
     source = SCRIPT.read_text().replace("clamp(-5, 5)", "clamp(-6, 6)") + f"\nPath({str(marker)!r}).touch()\n"
     copy, path = tmp_path / "script.py", tmp_path / "model.zip"
     copy.write_text(source)
-    rewrite(folder / "model.zip", path, metadata=metadata_of(folder / "model.zip", network_hash=network_hash(copy.read_text())))
+    rewrite(
+        folder / "model.zip",
+        path,
+        metadata=metadata_of(folder / "model.zip", network_hash=network_hash(copy.read_text())),
+    )
 
     with pytest.raises(
-        models.ModelError, match=r"no script in cleanrl_games/ has that network.*add --trust-source.*or check out the commit"
+        models.ModelError,
+        match=r"no script in cleanrl_games/ has that network.*add --trust-source.*or check out the commit",
     ):
         models.load(path)
     assert not marker.exists()
@@ -186,7 +199,9 @@ def test_another_scripts_code_runs_only_when_trusted(folder, tmp_path, monkeypat
     planted, hostile = tmp_path / "planted", tmp_path / "hostile.py"
     hostile.write_text(f"import pathlib; pathlib.Path({str(planted)!r}).touch()")
     cache = Path(tmp_path / "__pycache__" / f"script.{sys.implementation.cache_tag}.pyc")
-    py_compile.compile(str(hostile), str(cache), doraise=True, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+    py_compile.compile(
+        str(hostile), str(cache), doraise=True, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH
+    )
 
     search_path = list(sys.path)
     trusted = models.load(tmp_path, trust_source=True)
@@ -196,7 +211,9 @@ def test_another_scripts_code_runs_only_when_trusted(folder, tmp_path, monkeypat
     assert models.load(tmp_path, trust_source=True).script is trusted.script
     (tmp_path / "models").mkdir()
     earlier = Path(shutil.copy(path, tmp_path / "models" / "100.zip"))
-    assert models.load(earlier, trust_source=True).script is trusted.script, "a run's earlier models have their script one folder up"
+    assert models.load(earlier, trust_source=True).script is trusted.script, (
+        "a run's earlier models have their script one folder up"
+    )
     monkeypatch.chdir(earlier.parent)
     assert models.load("100.zip", trust_source=True).script is trusted.script
 
@@ -210,7 +227,11 @@ def test_another_scripts_code_runs_only_when_trusted(folder, tmp_path, monkeypat
     assert not marker.exists()
 
     copy.write_text("import a_shim_that_is_gone")
-    rewrite(folder / "model.zip", path, metadata=metadata_of(folder / "model.zip", network_hash=network_hash(copy.read_text())))
+    rewrite(
+        folder / "model.zip",
+        path,
+        metadata=metadata_of(folder / "model.zip", network_hash=network_hash(copy.read_text())),
+    )
     with pytest.raises(models.ModelError, match=r"cannot be imported here \(ModuleNotFoundError"):
         models.load(path, trust_source=True)
 
@@ -250,7 +271,9 @@ class Client:
 def own_actions(model, states):
     obs, masks = torch.from_numpy(states[0]), torch.from_numpy(states[1])
     with torch.no_grad():
-        return model.agent.act(model.agent.normalise(obs), masks, None, torch.ones(len(obs), NUM_HEADS, dtype=torch.bool))[0]
+        return model.agent.act(
+            model.agent.normalise(obs), masks, None, torch.ones(len(obs), NUM_HEADS, dtype=torch.bool)
+        )[0]
 
 
 def test_replies_are_the_policys_own(model, states):
@@ -262,7 +285,10 @@ def test_replies_are_the_policys_own(model, states):
         async with serving({"tiny": model}) as (_, port):
             client = await Client.connect(port)
             replies = [await client.ask(body(states, row, **everything)) for row in rows]
-            known = [await client.ask(body(states, row, returnValue=True, targetObs=states[0][row ^ 1].tolist())) for row in rows]
+            known = [
+                await client.ask(body(states, row, returnValue=True, targetObs=states[0][row ^ 1].tolist()))
+                for row in rows
+            ]
             older = []  # snake case, a model's name, the newest frame first, null for what is not wanted
             for row in rows:
                 request = body(states, row, model="tiny", extensions=[], targetObs=None, **snake)
@@ -302,7 +328,9 @@ def test_replies_are_the_policys_own(model, states):
 
 def test_a_head_that_dependencies_leave_empty_takes_action_0(model, states):
     """Only a mage attack is legal, and the mask of the melee types does not allow "none": nothing is left for them."""
-    request = body(states, 0, returnProbs=True, returnEntropy=True, returnLogProb=True, deterministic=[True] * 6 + [False] * 6)
+    request = body(
+        states, 0, returnProbs=True, returnEntropy=True, returnLogProb=True, deterministic=[True] * 6 + [False] * 6
+    )
     request["actionMasks"][:2] = [[False, True, False, False], [False, True, True]]
     parsed = serve_osrs.parse_request(json.dumps(request), {"tiny": model})
     (reply,) = serve_osrs.answer(model, [parsed], torch.Generator().manual_seed(1))
@@ -326,7 +354,9 @@ def test_empty_heads_are_answered_with_action_0(model, states):
 def test_each_head_is_sampled_or_not_as_asked(model, states):
     """One state, asked 3,000 times in one batch, odd heads deterministic."""
     odd = [head % 2 == 1 for head in range(NUM_HEADS)]
-    request = serve_osrs.parse_request(json.dumps(body(states, 3, deterministic=odd, returnProbs=True)), {"tiny": model})
+    request = serve_osrs.parse_request(
+        json.dumps(body(states, 3, deterministic=odd, returnProbs=True)), {"tiny": model}
+    )
     replies = serve_osrs.answer(model, [request] * 3000, torch.Generator().manual_seed(1))
     actions = np.array([reply["action"] for reply in replies])
     for reply in replies:
@@ -337,7 +367,9 @@ def test_each_head_is_sampled_or_not_as_asked(model, states):
     assert (expected > 0.05).sum() >= 2, "the fixture's policy should have a choice here"
     assert np.abs(seen - expected).max() < 5 * np.sqrt(0.25 / len(actions))
     sampled = serve_osrs.parse_request(json.dumps(body(states, 3, deterministic=False)), {"tiny": model})
-    free = {tuple(reply["action"]) for reply in serve_osrs.answer(model, [sampled] * 300, torch.Generator().manual_seed(1))}
+    free = {
+        tuple(reply["action"]) for reply in serve_osrs.answer(model, [sampled] * 300, torch.Generator().manual_seed(1))
+    }
     assert len(free) > len({tuple(action) for action in actions[:300].tolist()})
 
 
@@ -365,7 +397,8 @@ def bad_requests(states):
         ({**good, "obs": [[10**400, *number[1:]]]}, "all of them numbers"),
         ({**good, "obs": [[float("nan"), *number[1:]]]}, "NaN is not a number"),
         ({**good, "obs": [[*number[:-1], float("-inf")]]}, "-Infinity is not a number"),
-        (json.dumps({**good, "obs": [[0.125, *number[1:]]]}).replace("0.125", "1e999").encode(), "not finite (or too large for 32 bits) at index 0"),
+        (json.dumps({**good, "obs": [[0.125, *number[1:]]]}).replace("0.125", "1e999").encode(),
+            "not finite (or too large for 32 bits) at index 0"),
         ({**good, "obs": [[*number[:7], 1e39, *number[8:]]]}, "at index 7"),
         ({**good, "targetObs": number[:3]}, "targetObs should be"),
         ({**good, "actionMasks": masks[:-1]}, "12 lists of the lengths 4, 3, 3, 4, 5"),
@@ -503,7 +536,9 @@ def test_one_client_too_many_is_told_so(model, states):
             first, second = await Client.connect(port), await Client.connect(port)
             assert "action" in await first.ask(body(states)) and "action" in await second.ask(body(states))
             third = await Client.connect(port)
-            assert "2 clients are connected" in json.loads(await asyncio.wait_for(third.reader.readline(), 10))["message"]
+            assert (
+                "2 clients are connected" in json.loads(await asyncio.wait_for(third.reader.readline(), 10))["message"]
+            )
             assert await third.reader.read() == b""
             second.writer.close()
             await asyncio.sleep(0.2)
@@ -523,7 +558,9 @@ def test_several_models_by_name(folder, model, states):
         async with serving(served, batch_window_ms=50) as (server, port):
             clients = await asyncio.gather(*[Client.connect(port) for _ in range(8)])
             names = ["tiny", "rival"] * 4
-            replies = await asyncio.gather(*[client.ask(body(states, row, model=names[row])) for row, client in enumerate(clients)])
+            replies = await asyncio.gather(
+                *[client.ask(body(states, row, model=names[row])) for row, client in enumerate(clients)]
+            )
             assert [reply["action"] for reply in replies] == [own[name][row] for row, name in enumerate(names)]
             assert server.forward_passes < 8
             assert (await clients[0].ask(body(states, 9)))["action"] == own["tiny"][9], "the first model is the default"
@@ -577,7 +614,14 @@ def test_wrong_settings_are_named(folder):
 
 
 def test_serve_from_the_command_line(folder, model, states):
-    command = [sys.executable, str(ROOT / "cleanrl_games/tools/serve_osrs.py"), "--model", f"champion={folder}", "--port", "0"]
+    command = [
+        sys.executable,
+        str(ROOT / "cleanrl_games/tools/serve_osrs.py"),
+        "--model",
+        f"champion={folder}",
+        "--port",
+        "0",
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder)
     try:
         line = process.stdout.readline()
@@ -636,7 +680,10 @@ def test_evaluate_on_a_server_and_in_the_simulator(folder, tmp_path, capsys):
     where = [(result["opponent"], result["where"].split(":")[0], result["episodes"]) for result in results]
     assert where == [("baseline", "127.0.0.1", 5), ("nh", "127.0.0.1", 5), ("nh", "simulator", 5)]
     assert "where" in capsys.readouterr().out
-    for flags, message in ((["--server", "7070"], "should look like"), (["--against", "baseline"], "no model at baseline")):
+    for flags, message in (
+        (["--server", "7070"], "should look like"),
+        (["--against", "baseline"], "no model at baseline"),
+    ):
         with pytest.raises((BadInput, SystemExit), match=message):
             evaluate.main([str(folder), *flags])
 
@@ -664,7 +711,9 @@ def test_evaluate_plays_as_the_model_was_trained(folder, model, monkeypatch):
     scores = evaluate.osrs_matches(model, "random", 40, args, "", progress.append)
     assert [fights for fights, *_ in seen] == [16, 16, 8] and len(scores) == 40
     assert len({seed for _, seed, *_ in seen}) == 3, "no batch repeats another"
-    assert seen[0][2] == {"mirror": True, "max_ticks": 1000, "loadouts": ("lms_med",), "loadout_file": None} and seen[0][3]
+    assert (
+        seen[0][2] == {"mirror": True, "max_ticks": 1000, "loadouts": ("lms_med",), "loadout_file": None} and seen[0][3]
+    )
     assert progress == sorted(progress) and progress[-1] == 40 and len(set(progress)) > 5
     seen.clear()
     evaluate.main([str(folder), "--against", "random", "--episodes", "8", "--loadouts", "pure", "zerker"])
@@ -700,7 +749,15 @@ def test_evaluate_says_what_is_wrong(folder, tmp_path):
 
 def test_evaluate_from_the_command_line(folder, tmp_path):
     out = tmp_path / "results.json"
-    command = [sys.executable, str(ROOT / "cleanrl_games/tools/evaluate.py"), str(folder), "--episodes", "16", "--json", str(out)]
+    command = [
+        sys.executable,
+        str(ROOT / "cleanrl_games/tools/evaluate.py"),
+        str(folder),
+        "--episodes",
+        "16",
+        "--json",
+        str(out),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300)
     assert done.returncode == 0, done.stderr
     assert [result["opponent"] for result in json.loads(out.read_text())["results"]] == list(evaluate.osrs_baselines())

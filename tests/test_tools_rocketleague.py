@@ -23,12 +23,20 @@ from cleanrl_games.envs.rocketleague.rlbot import PAD_PLACES, PacketReader, Pilo
 from cleanrl_games.envs.rocketleague.scripted import PLAYERS, ScriptedPlayer
 from cleanrl_games.envs.rocketleague.states import car, load_states
 from cleanrl_games.runtime.errors import BadInput
-from cleanrl_games.tools import diagnose_performance, evaluate, export_rlbot, foreign_bot, league, models, rocketleague_states
+from cleanrl_games.tools import (
+    diagnose_performance,
+    evaluate,
+    export_rlbot,
+    foreign_bot,
+    league,
+    models,
+    rocketleague_states,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
-# --------------------------------------------------------------------------------------------------- packets of the real game
+# --------------------------------------------------------------------------------------------- packets of the real game
 
 
 def vector(values):
@@ -44,7 +52,11 @@ def rotator(body):
     """Pitch, yaw and roll of a car, from its axes: the inverse of what the reader does"""
     rotation = body.get_state().rot_mat
     (fx, fy, fz), right_z, up_z = rotation.forward.as_tuple(), rotation.right.as_tuple()[2], rotation.up.as_tuple()[2]
-    return flat.Rotator(pitch=float(np.arcsin(np.clip(fz, -1, 1))), yaw=float(np.arctan2(fy, fx)), roll=float(np.arctan2(-right_z, up_z)))
+    return flat.Rotator(
+        pitch=float(np.arcsin(np.clip(fz, -1, 1))),
+        yaw=float(np.arctan2(fy, fx)),
+        roll=float(np.arctan2(-right_z, up_z)),
+    )
 
 
 def packet_of(env, order, frame, phase=flat.MatchPhase.Active):
@@ -52,7 +64,13 @@ def packet_of(env, order, frame, phase=flat.MatchPhase.Active):
     players = []
     for agent, body in enumerate(env.bodies[0]):
         state, controls = body.get_state(), ACTION_TABLE[env.last_actions[agent]]
-        air = flat.AirState.Jumping if state.is_jumping else flat.AirState.OnGround if state.is_on_ground else flat.AirState.InAir
+        air = (
+            flat.AirState.Jumping
+            if state.is_jumping
+            else flat.AirState.OnGround
+            if state.is_on_ground
+            else flat.AirState.InAir
+        )
         places = (state.pos.as_tuple(), state.vel.as_tuple(), state.ang_vel.as_tuple())
         physics = flat.Physics(vector(places[0]), rotator(body), vector(places[1]), vector(places[2]))
         values = [*map(float, controls[:5]), *(bool(value) for value in controls[5:])]
@@ -60,24 +78,33 @@ def packet_of(env, order, frame, phase=flat.MatchPhase.Active):
             flat.PlayerInfo(
                 physics=physics, air_state=air, team=int(env.agent_team[agent]), boost=float(state.boost),
                 demolished_timeout=float(state.demo_respawn_timer) if state.is_demoed else -1.0,
-                is_supersonic=bool(env.fields[agent, SUPERSONIC] > 0), last_input=flat.ControllerState(**dict(zip(CONTROL_NAMES, values))),
+                is_supersonic=bool(env.fields[agent, SUPERSONIC] > 0),
+                last_input=flat.ControllerState(**dict(zip(CONTROL_NAMES, values))),
                 has_jumped=state.has_jumped, has_double_jumped=state.has_double_jumped, has_dodged=state.has_flipped,
                 dodge_elapsed=float(state.flip_time),
             )
         )  # fmt: skip
     ball = env.arenas[0].ball.get_state()
     info = flat.BallInfo(
-        flat.Physics(vector(ball.pos.as_tuple()), flat.Rotator(), vector(ball.vel.as_tuple()), vector(ball.ang_vel.as_tuple()))
+        flat.Physics(
+            vector(ball.pos.as_tuple()), flat.Rotator(), vector(ball.vel.as_tuple()), vector(ball.ang_vel.as_tuple())
+        )
     )
     states = [env.pad_objects[0][i].get_state() for i in order]
     seconds = [10.0 if int(i) in BIG_PADS else 4.0 for i in order]
-    pads = [flat.BoostPadState(pad.is_active, 0.0 if pad.is_active else full - pad.cooldown) for pad, full in zip(states, seconds)]
+    pads = [
+        flat.BoostPadState(pad.is_active, 0.0 if pad.is_active else full - pad.cooldown)
+        for pad, full in zip(states, seconds)
+    ]
     match = flat.MatchInfo(frame_num=frame, match_phase=phase)
-    return flat.GamePacket.unpack(flat.GamePacket(players=players, boost_pads=pads, balls=[info], match_info=match).pack())
+    return flat.GamePacket.unpack(
+        flat.GamePacket(players=players, boost_pads=pads, balls=[info], match_info=match).pack()
+    )
 
 
 def test_observations_from_packets_equal_trainings():
-    """A 2v2 match, tick by tick: each packet goes over RLBot's wire and comes back as the environment's own observation and mask."""
+    """A 2v2 match, tick by tick: each packet goes over RLBot's wire and comes back as the environment's own observation
+    and mask."""
     env = RocketLeagueVecEnv(1, (2,), seed=3, action_repeat=1, action_delay=False, states={"near_ball": 1})
     assert np.allclose([pad.get_pos().as_tuple()[:2] for pad in env.pad_objects[0]], PAD_PLACES, atol=1)
     rng = np.random.default_rng(2)
@@ -95,24 +122,43 @@ def test_observations_from_packets_equal_trainings():
             continue
         reader.read(packet_of(env, order, frame=1000 + tick))
         states = [body.get_state() for body in env.bodies[0]]
-        if any((state.is_jumping and state.is_on_ground) or abs(state.air_time_since_jump - 1.25) < 0.004 for state in states):
-            continue  # the first ticks of a jump, for which a packet has one word where the simulator has two; a deadline met to the tick
+        if any(
+            (state.is_jumping and state.is_on_ground) or abs(state.air_time_since_jump - 1.25) < 0.004
+            for state in states
+        ):
+            # the first ticks of a jump, for which a packet has one word where the simulator has two; a deadline met to
+            # the tick
+            continue
         compared += 1
         for agent in range(4):
             obs, mask = reader.observe(agent, int(actions[agent]))
             wrong = np.flatnonzero(np.abs(obs - env.obs[agent]) > 2e-3)
-            assert not len(wrong), f"tick {tick}: " + ", ".join(f"{OBS_NAMES[i]} {obs[i]:.4f} not {env.obs[agent, i]:.4f}" for i in wrong)
+            assert not len(wrong), f"tick {tick}: " + ", ".join(
+                f"{OBS_NAMES[i]} {obs[i]:.4f} not {env.obs[agent, i]:.4f}" for i in wrong
+            )
             assert np.array_equal(mask, env.masks[agent]), f"tick {tick}: the mask of car {agent} differs"
             seen |= obs != 0
         most_pads = max(most_pads, int((env.pad_timers[0] > 0).sum()))
-    for name in ("handbrake", "jump_time", "air_time_since_jump", "flip_time", "boosting", "mate_1_present", "foe_2_present"):
+    for name in (
+        "handbrake",
+        "jump_time",
+        "air_time_since_jump",
+        "flip_time",
+        "boosting",
+        "mate_1_present",
+        "foe_2_present",
+    ):
         assert seen[OBS_INDEX[name]], f"{name} was never anything but 0 in this match"
     assert compared > 800 and most_pads > 0 and not seen[OBS_INDEX["foe_3_present"]]
 
 
 def test_the_bot_may_jump_from_its_roof_too():
-    """A packet does not say whether a car touches the ground with its roof; its mask is the environment's all the same."""
-    env, order = RocketLeagueVecEnv(1, (1,), seed=3, action_repeat=1, action_delay=False, no_touch_seconds=100.0), np.arange(34)
+    """A packet does not say whether a car touches the ground with its roof; its mask is the environment's all the
+    same."""
+    env, order = (
+        RocketLeagueVecEnv(1, (1,), seed=3, action_repeat=1, action_delay=False, no_touch_seconds=100.0),
+        np.arange(34),
+    )
     state = np.array([0, 0, 93.15, 0, 0, 0, 0, 0, 0], float)
     env.set_arena(0, state, (car((0, -2000, 45), 1.57, roll=np.pi), car((0, 2000, 45), 1.57)))
     body = env.bodies[0][0]
@@ -135,7 +181,9 @@ def test_uneven_teams_and_foreign_maps():
     env = RocketLeagueVecEnv(1, (2,), seed=3)
     order = np.arange(34)
     packet = packet_of(env, order, 1)
-    alone = flat.GamePacket(players=packet.players[1:], boost_pads=packet.boost_pads, balls=packet.balls, match_info=packet.match_info)
+    alone = flat.GamePacket(
+        players=packet.players[1:], boost_pads=packet.boost_pads, balls=packet.balls, match_info=packet.match_info
+    )
     reader = PacketReader(field_info(order))
     reader.read(alone)
     obs, _ = reader.observe(0, NO_OP)  # the second blue car, whose mate has left
@@ -178,7 +226,7 @@ def test_a_pilot_decides_every_eight_ticks_and_forgets_at_kickoffs():
     assert (player.asked, player.started) == (4, 2)
 
 
-# ---------------------------------------------------------------------------------------------------------------- the tools
+# ------------------------------------------------------------------------------------------------------------ the tools
 
 
 @pytest.fixture(scope="module")
@@ -191,14 +239,24 @@ def model(tmp_path_factory):
 
 
 def test_an_exported_bot_stands_alone_and_acts_as_the_model(model, tmp_path):
-    folder = export_rlbot.export(export_rlbot.Args(str(model), str(tmp_path / "bot"), name='The "bot"', deterministic=True))
-    assert {path.name for path in folder.iterdir()} == {"bot.py", "bot.toml", "model.zip", "requirements.txt", "cleanrl_games"}
+    folder = export_rlbot.export(
+        export_rlbot.Args(str(model), str(tmp_path / "bot"), name='The "bot"', deterministic=True)
+    )
+    assert {path.name for path in folder.iterdir()} == {
+        "bot.py",
+        "bot.toml",
+        "model.zip",
+        "requirements.txt",
+        "cleanrl_games",
+    }
     import tomllib
 
     settings = tomllib.loads((folder / "bot.toml").read_text())["settings"]
     assert settings["name"] == 'The "bot"' and settings["agent_id"] == "cleanrl_games/The_bot_"
     pins = (folder / "requirements.txt").read_text().splitlines()
-    installed = {name: importlib.metadata.version(name) for name in ("torch", "numba", "rlbot_flatbuffers", "rocketsim")}
+    installed = {
+        name: importlib.metadata.version(name) for name in ("torch", "numba", "rlbot_flatbuffers", "rocketsim")
+    }
     for name, version in installed.items():
         assert f"{name}=={version.split('+')[0]}" in pins, "a bot should get what was tested"
     assert any(pin.startswith("rlbot==") for pin in pins)
@@ -220,7 +278,8 @@ pads = [flat.BoostPad(flat.Vector3(float(x), float(y), 70.0), big) for x, y, big
 data, sizes, out = open({str(tmp_path / "packets")!r}, "rb").read(), {sizes}, []
 pilot = bot.make_pilot(flat.FieldInfo(boost_pads=pads), 1)
 from cleanrl_games.envs.rocketleague import observations
-assert observations.observe_player.signatures and observations.mask_player.signatures, "the first packet would wait for the compiler"
+ready = observations.observe_player.signatures and observations.mask_player.signatures
+assert ready, "the first packet would wait for the compiler"
 for i, size in enumerate(sizes):
     packet = flat.GamePacket.unpack(data[sum(sizes[:i]):sum(sizes[:i]) + size])
     out.append(pilot.controls(packet).tolist())
@@ -240,16 +299,30 @@ print(json.dumps(out))
 
 
 def test_evaluate_plays_kickoffs_of_the_models_stage(model, tmp_path):
-    flags = ["--against", "rule", "random", "--episodes", "4", "--json", str(tmp_path / "out.json"), "--save", str(tmp_path / "match.gif")]
+    flags = [
+        "--against",
+        "rule",
+        "random",
+        "--episodes",
+        "4",
+        "--json",
+        str(tmp_path / "out.json"),
+        "--save",
+        str(tmp_path / "match.gif"),
+    ]
     results = evaluate.main([str(model), *flags])
-    assert [result["opponent"] for result in results] == ["rule", "random"] and all(result["game"] == "rocketleague" for result in results)
+    assert [result["opponent"] for result in results] == ["rule", "random"] and all(
+        result["game"] == "rocketleague" for result in results
+    )
     assert len(list(tmp_path.glob("match_*.gif"))) == 2
     again = evaluate.main([str(model), *flags[:-4]])
     assert [result["win_rate"] for result in again] == [result["win_rate"] for result in results]
 
 
 def test_all_scripted_players_are_evaluated_and_may_be_judged():
-    results = evaluate.main(["chaser", "--game", "rocketleague", "--against", "rule", "--episodes", "4", "--team-size", "2"])
+    results = evaluate.main(
+        ["chaser", "--game", "rocketleague", "--against", "rule", "--episodes", "4", "--team-size", "2"]
+    )
     assert [(result["player"], result["opponent"]) for result in results] == [("chaser", "rule")]
     assert set(evaluate.GAMES["rocketleague"].baselines()) == set(PLAYERS) >= {"rule", "chaser", "positional", "aerial"}
 
@@ -298,7 +371,7 @@ def test_a_torchscript_bot_plays_by_its_adapter(model, tmp_path, capsys):
         foreign_bot.ForeignBot.load(word, False)
 
 
-# --------------------------------------------------------------------------------------------------------- starts from play
+# ----------------------------------------------------------------------------------------------------- starts from play
 
 
 def frame(size=1, **changes):
@@ -328,7 +401,11 @@ def test_frames_become_states_that_games_begin_from(tmp_path, capsys):
     source = write_lines(tmp_path / "frames.jsonl", *lines)
     sizes = rocketleague_states.main([source, "--output", str(tmp_path / "states.npz"), "--mirror"])
     said = capsys.readouterr().out
-    assert sizes == {1: 2, 2: 4} and "left out 1: the ball was in a goal" in said and "left out 1: the teams were uneven" in said
+    assert (
+        sizes == {1: 2, 2: 4}
+        and "left out 1: the ball was in a goal" in said
+        and "left out 1: the teams were uneven" in said
+    )
     found = load_states(tmp_path / "states.npz")
     (ball, cars), (turned_ball, turned_cars) = found[1]
     assert ball[:6].tolist() == [100, 200, 300, 1, 2, 3] and turned_ball[:6].tolist() == [-100, -200, 300, -1, -2, 3]
@@ -355,7 +432,9 @@ def test_bad_frames_get_a_sentence_and_nothing_is_written(tmp_path):
     ]
     for content, sentence in cases:
         with pytest.raises(BadInput, match=sentence):
-            rocketleague_states.main([write_lines(tmp_path / "a.jsonl", content), "--output", str(tmp_path / "out.npz")])
+            rocketleague_states.main(
+                [write_lines(tmp_path / "a.jsonl", content), "--output", str(tmp_path / "out.npz")]
+            )
     (tmp_path / "b.jsonl").write_text("not json\n")
     with pytest.raises(BadInput, match="Line 1"):
         rocketleague_states.main([str(tmp_path / "b.jsonl"), "--output", str(tmp_path / "out.npz")])
@@ -364,24 +443,39 @@ def test_bad_frames_get_a_sentence_and_nothing_is_written(tmp_path):
     assert not (tmp_path / "out.npz").exists()
 
 
-# ---------------------------------------------------------------------------------------------------------------- the league
+# ----------------------------------------------------------------------------------------------------------- the league
 
 
 def test_league_tells_who_played_whom_and_how_strong_they_were(tmp_path, capsys):
-    agent, rule, past = (ratings.new_rating(name, elo) for name, elo in (("agent", 900.0), ("rule", 1500.0), ("snapshot_5", 900.0)))
+    agent, rule, past = (
+        ratings.new_rating(name, elo) for name, elo in (("agent", 900.0), ("rule", 1500.0), ("snapshot_5", 900.0))
+    )
     for step, scores in ((10, [1.0, 0.0, 0.5]), (20, [1.0, 1.0, 0.5])):
         for other in (rule, past):
             course = ratings.rate_match(agent, other, scores, 1)
-            ratings.append_games(tmp_path / "games.csv", step, "1v1", 1, "agent", other["name"], scores, [9.0] * 3, course)
+            ratings.append_games(
+                tmp_path / "games.csv", step, "1v1", 1, "agent", other["name"], scores, [9.0] * 3, course
+            )
     members = league.main([str(tmp_path)])
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["games"] == 12
     assert [row["member"] for row in members] == ["rule", "agent", "snapshot_5"] and members[0]["elo"] == 1500.0
     ours = {row["member"]: row for row in members}["agent"]
     assert (ours["won"], ours["tied"], ours["lost"]) == (6, 4, 2) and ours["elo"] == round(agent["elo"], 1)
-    assert ours["mu"] == pytest.approx(agent["mu"], abs=1e-3) and ours["sigma"] == pytest.approx(agent["sigma"], abs=1e-3)
-    assert {path.name for path in (tmp_path / "league").iterdir()} == {"members.csv", "ratings.csv", "wins.csv", "league.png"}
+    assert ours["mu"] == pytest.approx(agent["mu"], abs=1e-3) and ours["sigma"] == pytest.approx(
+        agent["sigma"], abs=1e-3
+    )
+    assert {path.name for path in (tmp_path / "league").iterdir()} == {
+        "members.csv",
+        "ratings.csv",
+        "wins.csv",
+        "league.png",
+    }
     rows = list(csv.DictReader((tmp_path / "league" / "ratings.csv").open()))
-    assert [(row["global_step"], row["member"]) for row in rows[:3]] == [("10", "agent"), ("10", "rule"), ("10", "snapshot_5")]
+    assert [(row["global_step"], row["member"]) for row in rows[:3]] == [
+        ("10", "agent"),
+        ("10", "rule"),
+        ("10", "snapshot_5"),
+    ]
     pairs = {(row["player"], row["opponent"]): row for row in csv.DictReader((tmp_path / "league" / "wins.csv").open())}
     assert (pairs["rule", "agent"]["won"], pairs["rule", "agent"]["lost"]) == ("1", "3")
 
@@ -415,7 +509,9 @@ def test_recommended_flags_follow_the_figures():
     assert flags == "--num-workers 1 --num-agents 192 --minibatch-size 2048 --device cpu --threads 1"
     assert bound == "the learner" and speed == pytest.approx(19_000)
     flags, bound, speed = diagnose_performance.recommend(env, inference, learn, {"learn_16384": 200_000.0}, cores=4)
-    assert flags == "--num-workers 3 --num-agents 192 --minibatch-size 16384 --device cuda" and bound.startswith("the actors")
+    assert flags == "--num-workers 3 --num-agents 192 --minibatch-size 16384 --device cuda" and bound.startswith(
+        "the actors"
+    )
     assert speed == pytest.approx(3 * 20_000)
     learn[2, "lstm", 2048] = 40_000.0  # now worth a second core
     assert "--threads 2" in diagnose_performance.recommend(env, inference, learn, {}, cores=4)[0]
@@ -436,12 +532,18 @@ def test_rlviser_is_shown_the_match_or_missed_with_a_sentence(monkeypatch):
         with pytest.raises(ValueError, match="rlviser is not installed"):
             play_kickoffs(ScriptedPlayer("rule"), ScriptedPlayer("random"), 2, video="rlviser")
     shown, names = [], ("set_boost_pad_locations", "render", "quit")
-    place = types.SimpleNamespace(**{name: lambda *args, name=name, **values: shown.append((name, args, values)) for name in names})
+    place = types.SimpleNamespace(
+        **{name: lambda *args, name=name, **values: shown.append((name, args, values)) for name in names}
+    )
     monkeypatch.setitem(sys.modules, "rlviser_py", place)
     play_kickoffs(ScriptedPlayer("rule"), ScriptedPlayer("random"), 2, video="rlviser", max_seconds=0.4)
     assert [name for name, _, _ in shown] == ["set_boost_pad_locations", *["render"] * 6, "quit"]
     assert np.allclose(np.array(shown[0][1][0])[:, :2], PAD_PLACES, atol=1)
     first, last = shown[1][2], shown[6][2]
-    assert len(first["boost_pad_states"]) == 34 and [car[0] for car in first["cars"]] == [1, 2] and last["tick_count"] == 48
+    assert (
+        len(first["boost_pad_states"]) == 34
+        and [car[0] for car in first["cars"]] == [1, 2]
+        and last["tick_count"] == 48
+    )
     speeds = [np.linalg.norm(shot["cars"][0][3].vel.as_tuple()) for shot in (first, last)]
     assert speeds[1] > speeds[0] and [car[1] for car in first["cars"]] == [0, 1]

@@ -1,7 +1,8 @@
 """Three updates of a learner against a second implementation of them, written from the formulas and with plain loops.
 
-The second one plays every battle step by step, sums advantages by their definition, and takes a gradient step by hand. What the
-learner does with rows, signs, minibatches, old log-probs, clipping or gradients that were not cleared shows in the weights."""
+The second one plays every battle step by step, sums advantages by their definition, and takes a gradient step by hand.
+What the learner does with rows, signs, minibatches, old log-probs, clipping or gradients that were not cleared shows in
+the weights."""
 
 import contextlib
 import copy
@@ -47,11 +48,23 @@ def learn_by_hand(agent, loss_of, max_grad_norm, times=3):
 
 
 def assert_same(learned, by_hand, start):
-    moved = math.sqrt(sum(float(((by_hand[name] - start[name]).double() ** 2).sum()) for name in start if start[name].is_floating_point()))
-    apart = math.sqrt(
-        sum(float(((learned[name] - by_hand[name]).double() ** 2).sum()) for name in start if start[name].is_floating_point())
+    moved = math.sqrt(
+        sum(
+            float(((by_hand[name] - start[name]).double() ** 2).sum())
+            for name in start
+            if start[name].is_floating_point()
+        )
     )
-    assert moved > 0.03 and apart < 0.003 * moved, f"the weights moved by {moved:.4f}, and are {apart:.5f} from those computed by hand"
+    apart = math.sqrt(
+        sum(
+            float(((learned[name] - by_hand[name]).double() ** 2).sum())
+            for name in start
+            if start[name].is_floating_point()
+        )
+    )
+    assert moved > 0.03 and apart < 0.003 * moved, (
+        f"the weights moved by {moved:.4f}, and are {apart:.5f} from those computed by hand"
+    )
 
 
 def few(batch, count=6):
@@ -70,7 +83,9 @@ def walk(agent, rows, starts, lengths):
         state = agent.initial_state(1)
         for row in range(start, start + length):
             hidden, candidates, state = agent.step(rows["ints"][[row]], rows["floats"][[row]], state)
-            tables[row] = agent.logprobs(hidden, candidates, rows["is_preview"][[row]], rows["legal"][[row]], rows["actions"][[row]])[0]
+            tables[row] = agent.logprobs(
+                hidden, candidates, rows["is_preview"][[row]], rows["legal"][[row]], rows["actions"][[row]]
+            )[0]
             logits[row] = agent.win_logit(hidden)[0]
     return torch.stack([tables[row] for row in sorted(tables)]), torch.stack([logits[row] for row in sorted(logits)])
 
@@ -129,9 +144,13 @@ def test_three_updates_of_rnad(played):
     torch.manual_seed(3)
     others = [rnad_vgc_portfolio.make_agent(vars(args)) for _ in range(2)]
     with torch.no_grad():
-        references = torch.stack([walk(other, batch.rows, batch.starts.tolist(), batch.lengths.tolist())[0] for other in others])
+        references = torch.stack(
+            [walk(other, batch.rows, batch.starts.tolist(), batch.lengths.tolist())[0] for other in others]
+        )
     learned = learn(actor.agent, lambda *parts: rnad_vgc_portfolio.update_agent(*parts, batch, references, args))
-    by_hand = learn_by_hand(actor.agent, lambda agent: policy_gradient_loss(agent, batch, references, args.alpha), args.max_grad_norm)
+    by_hand = learn_by_hand(
+        actor.agent, lambda agent: policy_gradient_loss(agent, batch, references, args.alpha), args.max_grad_norm
+    )
     assert_same(learned, by_hand, actor.agent.state_dict())
 
 
@@ -178,7 +197,9 @@ def test_three_updates_of_cloning(data):
             rows[name][place] = getattr(batch, name)
         tables, logits = walk(agent, rows, (np.cumsum(lengths) - lengths).tolist(), lengths)
         total, decisions = 0.0, 0
-        for table, action, preview, known in zip(tables, rows["actions"].tolist(), rows["is_preview"].tolist(), rows["known"].tolist()):
+        for table, action, preview, known in zip(
+            tables, rows["actions"].tolist(), rows["is_preview"].tolist(), rows["known"].tolist()
+        ):
             first, second = (action, 0) if preview else divmod(action, 45)
             total = total - (table[0, first] if known[0] else 0.0) - (table[1, second] if known[1] else 0.0)
             decisions += any(known)
@@ -225,7 +246,9 @@ def test_advantages_by_their_definition(script):
             weight = 1.0
             for t in range(start, length):
                 following = float(values[t + 1, game]) if t + 1 < length else float(next_value[game])
-                following = 0.0 if terminated[t, game] else float(bootstrap[t, game]) if truncated[t, game] else following
+                following = (
+                    0.0 if terminated[t, game] else float(bootstrap[t, game]) if truncated[t, game] else following
+                )
                 expected[start, game] += weight * (float(rewards[t, game]) + gamma * following - float(values[t, game]))
                 weight *= gamma * lam
                 if terminated[t, game] or truncated[t, game]:

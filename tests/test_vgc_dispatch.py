@@ -9,7 +9,13 @@ from cleanrl_games.tools.bench_vgc import FORMATS, adversarial_teams, selfdrive
 @pytest.mark.parametrize("name", [*FORMATS, "adversarial"])
 def test_identical_to_the_stock_simulator(name):
     teams = adversarial_teams() if name == "adversarial" else TeamPool("shipped", name, split="all").packed
-    job = {"format": FORMATS[1] if name == "adversarial" else name, "teams": teams, "battles": 30, "seed": 21, "hashes": True}
+    job = {
+        "format": FORMATS[1] if name == "adversarial" else name,
+        "teams": teams,
+        "battles": 30,
+        "seed": 21,
+        "hashes": True,
+    }
     fast, stock = selfdrive(**job, dispatch=True), selfdrive(**job, dispatch=False)
     assert fast["hashes"] == stock["hashes"]
     assert (fast["decisions"], fast["turns"]) == (stock["decisions"], stock["turns"])

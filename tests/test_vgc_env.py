@@ -43,7 +43,11 @@ def play(rounds: int, num_sims: int, subsets: bool = False, seed: int = 7, **opt
                 if batch.kind[row] != END:
                     held.append((int(batch.key[row]), policy(int(batch.key[row]), len(seen), masks[row])))
             # With subsets, side 1 and side 0 answer in different calls, and some answers wait for a round.
-            parts = [held] if not subsets else [[seat for seat in held if seat[0] % 2], [seat for seat in held if not seat[0] % 2]]
+            parts = (
+                [held]
+                if not subsets
+                else [[seat for seat in held if seat[0] % 2], [seat for seat in held if not seat[0] % 2]]
+            )
             for part in parts:
                 if part:
                     env.send([key for key, _ in part], [action for _, action in part])
@@ -71,7 +75,8 @@ def test_same_seed_and_actions_give_the_same_frames(teams):
 
 
 def test_a_view_that_served_other_battles_gives_the_frames_of_a_new_one():
-    """Views are used again for the next battle of a table: nothing may be left in them. The adversarial teams leave the most."""
+    """Views are used again for the next battle of a table: nothing may be left in them. The adversarial teams leave the
+    most."""
 
     def streams(first: int, last: int) -> dict[tuple[int, int], list[bytes]]:
         seen, count = {}, {}
@@ -80,11 +85,15 @@ def test_a_view_that_served_other_battles_gives_the_frames_of_a_new_one():
                 batch = env.recv()
                 masks = batch.mask
                 for row in range(len(batch)):
-                    seen.setdefault((int(batch.key[row]), int(batch.episode[row])), []).append(batch.frames[row].tobytes())
+                    seen.setdefault((int(batch.key[row]), int(batch.episode[row])), []).append(
+                        batch.frames[row].tobytes()
+                    )
                     count[int(batch.battle[row])] = int(batch.episode[row])
                 rows = batch.decisions
                 steps = [len(seen[int(batch.key[row]), int(batch.episode[row])]) for row in rows]
-                env.send(batch.key[rows], [policy(int(batch.key[row]), step, masks[row]) for row, step in zip(rows, steps)])
+                env.send(
+                    batch.key[rows], [policy(int(batch.key[row]), step, masks[row]) for row, step in zip(rows, steps)]
+                )
         return seen
 
     used, new = streams(0, 4), streams(4, 4)
@@ -194,13 +203,25 @@ def test_shares_change_for_battles_that_begin_and_players_bring_a_battle_back(te
             env.set_shares({})
             env.send(batch.key[rows], random_actions(batch.mask[rows], rng))
         episodes = env.episodes.copy()
-    assert all(1 in pair for pair in drawn[:8]) and all(pair == (0, 0) for pair in drawn[8:]), "those under way are played to their end"
+    assert all(1 in pair for pair in drawn[:8]) and all(pair == (0, 0) for pair in drawn[8:]), (
+        "those under way are played to their end"
+    )
     players = [(2, 0), (0, 0)] * 4
-    with VGCVecEnv(8, 1, FORMAT, teams=teams, seed=5, opponents={"random": 0.5}, episodes=episodes, players=players) as env:
+    with VGCVecEnv(
+        8, 1, FORMAT, teams=teams, seed=5, opponents={"random": 0.5}, episodes=episodes, players=players
+    ) as env:
         batch = env.recv()
-        assert (batch.opponent[batch.side == 1] == np.tile([2, 0], 4)).all() and set(batch.battle[batch.side == 0]) == {1, 3, 5, 7}
+        assert (batch.opponent[batch.side == 1] == np.tile([2, 0], 4)).all() and set(batch.battle[batch.side == 0]) == {
+            1,
+            3,
+            5,
+            7,
+        }
         assert env.players.tolist() == [list(pair) for pair in players]
-    with VGCVecEnv(2, 1, FORMAT, teams=teams, opponents=[("open", "random")] * 2) as env, pytest.raises(ValueError, match="set_shares"):
+    with (
+        VGCVecEnv(2, 1, FORMAT, teams=teams, opponents=[("open", "random")] * 2) as env,
+        pytest.raises(ValueError, match="set_shares"),
+    ):
         env.set_shares({"random": 0.1})
 
 
@@ -241,7 +262,10 @@ def test_open_and_closed_sheets_differ_at_preview(teams):
             frames[sheets] = batch.frames[0]
             assert any(line.startswith("|showteam|p2|") for line in batch.protocol[0]) == sheets
     assert (frames[True]["ints"] != frames[False]["ints"]).any()
-    assert (frames[True]["team"], frames[True]["opponent_team"]) == (frames[False]["team"], frames[False]["opponent_team"])
+    assert (frames[True]["team"], frames[True]["opponent_team"]) == (
+        frames[False]["team"],
+        frames[False]["opponent_team"],
+    )
 
 
 def test_no_process_outlives_a_script_that_forgets_to_close():
@@ -260,7 +284,8 @@ def test_no_process_outlives_a_script_that_forgets_to_close():
 
 
 def test_frames_hold_what_the_seat_was_sent_and_nothing_else(teams):
-    """The environment's own frames, computed a second time, in a process that knows nothing but the protocol lines of the seat."""
+    """The environment's own frames, computed a second time, in a process that knows nothing but the protocol lines of
+    the seat."""
     rng, compared = np.random.default_rng(0), 0
     with VGCVecEnv(4, 1, FORMAT, teams=teams, seed=9, protocol=True, open_team_sheets=False) as env, Views() as views:
         batch = env.recv()

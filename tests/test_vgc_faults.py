@@ -45,7 +45,11 @@ def test_a_killed_process_truncates_its_battles_and_is_replaced(moment, capfd):
         batch = env.recv()
         lost = [row for row in batch.ends if batch.truncated[row]]
         assert sorted(batch.key[lost].tolist()) == [2, 3, 6, 7], "both seats of battles 1 and 3"
-        assert (batch.winner[lost] == NO_WINNER).all() and (batch.reward[lost] == 0).all() and not batch.terminated[lost].any()
+        assert (
+            (batch.winner[lost] == NO_WINNER).all()
+            and (batch.reward[lost] == 0).all()
+            and not batch.terminated[lost].any()
+        )
         assert (np.abs(batch.floats[lost]).sum(1) > 0).all(), "the last observation is kept for bootstrapping"
         assert set(batch.finished["battle"][batch.finished["truncated"] == 1]) == {1, 3}
         assert "killed by SIGKILL" in batch.errors[0] and "killed by SIGKILL" in capfd.readouterr().err
@@ -54,12 +58,17 @@ def test_a_killed_process_truncates_its_battles_and_is_replaced(moment, capfd):
         for _ in range(40):
             batch = step(env, batch, rng)
             assert not batch.errors
-            replaced |= {int(battle) for battle, episode in zip(batch.battle, batch.episode) if episode > episodes.get(int(battle), 0)}
+            replaced |= {
+                int(battle)
+                for battle, episode in zip(batch.battle, batch.episode)
+                if episode > episodes.get(int(battle), 0)
+            }
         assert {1, 3} <= replaced, "their battles go on with new episodes"
 
 
 def test_a_process_that_dies_in_the_middle_of_a_recv_leaves_no_decision_of_its_own(monkeypatch):
-    """A reply brings decisions and a question to a scripted player; the process is dead before that player's answer arrives."""
+    """A reply brings decisions and a question to a scripted player; the process is dead before that player's answer
+    arrives."""
     rng = np.random.default_rng(0)
     with VGCVecEnv(2, 1, FORMAT, seed=2, opponents=[("open", "random"), ("random", "open")], timeout=60) as env:
         batch = env.recv()
@@ -83,7 +92,8 @@ def test_a_battle_that_breaks_inside_the_simulator_ends_once_and_the_others_go_o
     poison = tmp_path / "poison.js"
     poison.write_text(
         "const {Battle} = require('pokemon-showdown/dist/sim/battle');\nconst {choose} = Battle.prototype;\n"
-        "Battle.prototype.choose = function (...args) { if (this.turn === 2) throw new Error('poisoned'); return choose.apply(this, args); };"
+        "Battle.prototype.choose = function (...args) { if (this.turn === 2) throw new Error('poisoned'); return "
+        "choose.apply(this, args); };"
     )
     monkeypatch.setattr(vec_env, "NODE_FLAGS", (*vec_env.NODE_FLAGS, "--require", str(poison)))
     rng, ended = np.random.default_rng(0), []
@@ -96,7 +106,8 @@ def test_a_battle_that_breaks_inside_the_simulator_ends_once_and_the_others_go_o
     assert len(ended) >= 4
     for battle in range(2):
         rows = [row for row in ended if row[0] == battle]
-        # Both sides' choices throw in one message; the second must not break the battle that has taken the first one's place.
+        # Both sides' choices throw in one message; the second must not break the battle that has taken the first one's
+        # place.
         assert [row[1] for row in rows] == list(range(len(rows)))
         assert all(row[2] == NO_WINNER and row[3] == 2 and row[4] == 1 for row in rows)
 
@@ -147,12 +158,13 @@ def test_bad_arguments_are_named():
         VGCVecEnv(1, 2, teams=good)
 
 
-# ------------------------------------------------------------------------------------------------------------ the installation
+# ----------------------------------------------------------------------------------------------------- the installation
 
 
 @pytest.fixture
 def fake_npm(tmp_path, monkeypatch):
-    """An empty cache and an npm that links the real install's packages instead of fetching them, and counts its calls."""
+    """An empty cache and an npm that links the real install's packages instead of fetching them, and counts its
+    calls."""
     real = install.ensure_showdown() / "node_modules"
     cache = tmp_path / "cache"
     monkeypatch.setenv("CLEANRL_GAMES_CACHE", str(cache))
@@ -175,7 +187,11 @@ def test_install_once_then_repair(fake_npm, tmp_path, capfd):
     # Broken in three ways: a marker that cannot be read, a file of another size, a file that is gone.
     marker = json.loads((folder / "installed.json").read_text())
     name = next(iter(marker["sizes"]))
-    breakages = ["{", json.dumps({**marker, "sizes": {name: 1}}), json.dumps({**marker, "sizes": {"node_modules/gone.js": 1}})]
+    breakages = [
+        "{",
+        json.dumps({**marker, "sizes": {name: 1}}),
+        json.dumps({**marker, "sizes": {"node_modules/gone.js": 1}}),
+    ]
     for breakage, words in zip(breakages, ("cannot be read", "another size", "is missing")):
         (folder / "installed.json").write_text(breakage)
         assert words in install.broken(folder)
@@ -187,9 +203,13 @@ def test_install_once_then_repair(fake_npm, tmp_path, capfd):
 
 def test_processes_that_start_together_install_once(fake_npm, tmp_path):
     code = (
-        f"from cleanrl_games.envs.vgc import install\ninstall.npm_command = lambda: [{str(fake_npm)!r}]\nprint(install.ensure_showdown())"
+        f"from cleanrl_games.envs.vgc import install\ninstall.npm_command = lambda: "
+        f"[{str(fake_npm)!r}]\nprint(install.ensure_showdown())"
     )
-    running = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    running = [
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
     outputs = [process.communicate(timeout=120) for process in running]
     assert len({out for out, _ in outputs}) == 1 and all(process.returncode == 0 for process in running)
     assert (tmp_path / "calls").read_text().count("called") == 1

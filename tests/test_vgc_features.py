@@ -1,4 +1,5 @@
-"""The observation: what poke-env says where it is right, nothing hidden in it, beliefs that are never wrong, a table that is true."""
+"""The observation: what poke-env says where it is right, nothing hidden in it, beliefs that are never wrong, a table
+that is true."""
 
 import json
 import logging
@@ -15,7 +16,17 @@ from cleanrl_games.envs.vgc.baselines import feed
 from cleanrl_games.envs.vgc.parity import FORMATS, INT_NAMES, Report, check, compare_battle, exact_hp, frame, trace
 from cleanrl_games.envs.vgc.truth import check_beliefs
 from cleanrl_games.envs.vgc.views import Views
-from cleanrl_games.envs.vgc.vocabulary import COLUMNS, FLOATS, INTS, LAYOUT, MOVE_FACTS, SIZES, SPECIES_FACTS, VOCAB, find
+from cleanrl_games.envs.vgc.vocabulary import (
+    COLUMNS,
+    FLOATS,
+    INTS,
+    LAYOUT,
+    MOVE_FACTS,
+    SIZES,
+    SPECIES_FACTS,
+    VOCAB,
+    find,
+)
 from cleanrl_games.tools.bench_vgc import adversarial_teams
 
 
@@ -24,7 +35,7 @@ def teams_of(battle_format: str) -> list[str]:
     return [*shipped, *TeamPool("generated", battle_format, size=60, seed=3).packed]
 
 
-# ------------------------------------------------------------------------------------------------- poke-env as an oracle
+# ------------------------------------------------------------------------------------------------ poke-env as an oracle
 
 
 @pytest.mark.parametrize("open_team_sheets", [True, False])
@@ -43,7 +54,14 @@ def test_frames_say_what_poke_env_says_on_adversarial_teams():
 
 
 def test_parity_notices_a_difference():
-    job = {"format": FORMATS[1], "openTeamSheets": True, "teams": teams_of(FORMATS[1]), "seed": 1, "battles": 1, "turnCap": 3}
+    job = {
+        "format": FORMATS[1],
+        "openTeamSheets": True,
+        "teams": teams_of(FORMATS[1]),
+        "seed": 1,
+        "battles": 1,
+        "turnCap": 3,
+    }
     (battle,) = trace(job)
     turned = [[{**entry} for entry in side] for side in battle["sides"]]
     lines = next(entry["lines"] for entry in turned[0] if any("|turn|1" in line for line in entry.get("lines", [])))
@@ -51,7 +69,9 @@ def test_parity_notices_a_difference():
     report = Report()
     compare_battle({"battle": 0, "sides": [turned[0], []]}, report)
     assert ("field", "weather_rain") in report.differing
-    assert exact_hp("|-damage|p2a: Urshifu|103/181", side=0) and not exact_hp("|-damage|p2a: Urshifu|57/100 brn", side=0)
+    assert exact_hp("|-damage|p2a: Urshifu|103/181", side=0) and not exact_hp(
+        "|-damage|p2a: Urshifu|57/100 brn", side=0
+    )
     assert not exact_hp("|switch|p1b: Urshifu|Urshifu, L50, M|181/181", side=0)
 
 
@@ -62,7 +82,14 @@ def test_ids_stay_inside_their_vocabularies():
         vocabulary |= {(group["name"], column["name"]): column["vocabulary"] for column in shared + group["ints"]}
     limits = np.array([{**SIZES, "slot": 5, "row": 7}[vocabulary[group, column]] for group, _, column in INT_NAMES])
     highest = np.zeros(INTS, int)
-    job = {"format": FORMATS[2], "openTeamSheets": True, "teams": adversarial_teams(), "seed": 2, "battles": 12, "turnCap": 30}
+    job = {
+        "format": FORMATS[2],
+        "openTeamSheets": True,
+        "teams": adversarial_teams(),
+        "seed": 2,
+        "battles": 12,
+        "turnCap": 30,
+    }
     for battle in trace(job | {"quiet": True}):
         for entry in (entry for side in battle["sides"] for entry in side):
             ints, floats = frame(entry)
@@ -95,7 +122,8 @@ def other_spread_in_the_back(fields, index):
 
 
 def other_secrets(fields, index):
-    """Items, tera types, last moves and, behind the leads, abilities, exchanged for others that say nothing when a Pokémon comes in."""
+    """Items, tera types, last moves and, behind the leads, abilities, exchanged for others that say nothing when a
+    Pokémon comes in."""
     if index > 1:  # a lead's Intimidate or weather that is missing would be told in the first lines
         fields[3] = "Run Away" if fields[3] != "Run Away" else "Honey Gather"
     fields[2] = ("Expert Belt", "Wide Lens", "Muscle Band", "Wise Glasses", "Scope Lens", "Zoom Lens")[index]
@@ -172,7 +200,8 @@ def test_hidden_things_change_no_frame_before_they_are_told(change, open_team_sh
 
 
 def seat_streams(teams: tuple[list[str], list[str]], rounds: int) -> dict[int, list[dict]]:
-    """What each seat of a VGCVecEnv was told and saw; actions depend on seat and count alone, as far as the mask allows."""
+    """What each seat of a VGCVecEnv was told and saw; actions depend on seat and count alone, as far as the mask
+    allows."""
     streams, counts = {}, Counter()
     with VGCVecEnv(6, 1, FORMATS[1], teams=teams, open_team_sheets=True, seed=3, protocol=True) as env:
         for _ in range(rounds):
@@ -186,7 +215,9 @@ def seat_streams(teams: tuple[list[str], list[str]], rounds: int) -> dict[int, l
                 stream.append({"ints": batch.ints[row].tobytes(), "floats": batch.floats[row].tobytes()})
                 allowed = np.flatnonzero(legal[row])
                 actions.append(
-                    LEADS_12[0] if batch.kind[row] == 0 else allowed[zlib.crc32(f"{seat} {counts[seat]}".encode()) % len(allowed)]
+                    LEADS_12[0]
+                    if batch.kind[row] == 0
+                    else allowed[zlib.crc32(f"{seat} {counts[seat]}".encode()) % len(allowed)]
                 )
                 counts[seat] += 1
             if not rows:
@@ -204,11 +235,21 @@ def test_vec_env_frames_do_not_know_the_opponents_spread():
 
 
 def test_node_sees_only_lines_and_requests():
-    """Frames are a function of what the player was sent: feeding the recorded stream to a new PlayerView gives the same."""
-    job = {"format": FORMATS[0], "openTeamSheets": False, "teams": teams_of(FORMATS[0]), "seed": 4, "battles": 2, "turnCap": 20}
+    """Frames are a function of what the player was sent: feeding the recorded stream to a new PlayerView gives the
+    same."""
+    job = {
+        "format": FORMATS[0],
+        "openTeamSheets": False,
+        "teams": teams_of(FORMATS[0]),
+        "seed": 4,
+        "battles": 2,
+        "turnCap": 20,
+    }
     for battle in trace(job):
         recorded = [[{"observe": True} if "ints" in entry else entry for entry in side] for side in battle["sides"]]
-        replays = trace({"format": FORMATS[0], "openTeamSheets": False, "replay": [["p1", recorded[0]], ["p2", recorded[1]]]})
+        replays = trace(
+            {"format": FORMATS[0], "openTeamSheets": False, "replay": [["p1", recorded[0]], ["p2", recorded[1]]]}
+        )
         for side, replay in zip(battle["sides"], replays):
             seen = [(entry["ints"], entry["floats"]) for entry in side if "ints" in entry]
             assert seen == [(entry["ints"], entry["floats"]) for entry in replay["frames"]]
@@ -231,21 +272,30 @@ def test_speed_bounds_of_a_known_case():
     table.say("|move|p2a: Whimsicott|Moonblast|p1a: Torkoal", "|-damage|p1a: Torkoal|100/145")
     table.say("|move|p1a: Torkoal|Heat Wave|p2a: Whimsicott", "|-damage|p2a: Whimsicott|40/100")
     row = table.belief(0)
-    # Whimsicott outsped a raw 40: certainly 27 with a Choice Scarf, 40 without; both below what the species allows at least.
+    # Whimsicott outsped a raw 40: certainly 27 with a Choice Scarf, 40 without; both below what the species allows at
+    # least.
     assert (round(row["speed_min"] * 250), round(row["speed_max"] * 250)) == (108, 184)
     table.say("|upkeep", "|turn|2", "|move|p1b: Regieleki|Thunderbolt|p2b: Amoonguss", "|-damage|p2b: Amoonguss|40/100")
     table.say("|move|p2a: Whimsicott|Tackle|p1a: Torkoal", "|-damage|p1a: Torkoal|95/145")
     row = table.belief(0)
-    assert round(row["speed_max_plain"] * 250) == 150 and round(row["speed_max"] * 250) == 184  # Lagging Tail is not excluded
+    assert (
+        round(row["speed_max_plain"] * 250) == 150 and round(row["speed_max"] * 250) == 184
+    )  # Lagging Tail is not excluded
     assert row["no_choice"] == 1
 
 
-# ------------------------------------------------------------------------------------------------- where poke-env is wrong
+# ---------------------------------------------------------------------------------------------- where poke-env is wrong
 
 
 def own(name, details, moves, stats, **more):
     entry = {"ident": f"p1: {name}", "details": details, "condition": "145/145", "active": True, "stats": stats}
-    entry |= {"moves": moves, "baseAbility": "drought", "item": "charcoal", "ability": "drought", "pokeball": "pokeball"}
+    entry |= {
+        "moves": moves,
+        "baseAbility": "drought",
+        "item": "charcoal",
+        "ability": "drought",
+        "pokeball": "pokeball",
+    }
     return entry | {"commanding": False, "reviving": False, "teraType": "Fire", "terastallized": ""} | more
 
 
@@ -260,14 +310,21 @@ class Table:
         self.say("|poke|p2|Armarouge, L50, M|", "|teampreview|4")
         speed = dict.fromkeys(("atk", "def", "spa", "spd"), 100)
         torkoal = own("Torkoal", "Torkoal, L50, M", ["heatwave", "solarbeam", "protect", "yawn"], speed | {"spe": 40})
-        regieleki = own("Regieleki", "Regieleki, L50", ["thunderbolt", "hyperbeam", "protect", "swift"], speed | {"spe": 150})
+        regieleki = own(
+            "Regieleki", "Regieleki, L50", ["thunderbolt", "hyperbeam", "protect", "swift"], speed | {"spe": 150}
+        )
         self.request = {"side": {"name": "p1", "id": "p1", "pokemon": [torkoal, regieleki]}}
         moves = [
-            {"moves": [{"move": m, "id": m, "pp": 8, "maxpp": 8, "target": "normal"} for m in mon["moves"]]} for mon in (torkoal, regieleki)
+            {"moves": [{"move": m, "id": m, "pp": 8, "maxpp": 8, "target": "normal"} for m in mon["moves"]]}
+            for mon in (torkoal, regieleki)
         ]
         self.ask(self.request | {"teamPreview": True})
-        self.say("|start", "|switch|p1a: Torkoal|Torkoal, L50, M|145/145", "|switch|p1b: Regieleki|Regieleki, L50|145/145")
-        self.say("|switch|p2a: Whimsicott|Whimsicott, L50, F|100/100", "|switch|p2b: Amoonguss|Amoonguss, L50, M|100/100")
+        self.say(
+            "|start", "|switch|p1a: Torkoal|Torkoal, L50, M|145/145", "|switch|p1b: Regieleki|Regieleki, L50|145/145"
+        )
+        self.say(
+            "|switch|p2a: Whimsicott|Whimsicott, L50, F|100/100", "|switch|p2b: Amoonguss|Amoonguss, L50, M|100/100"
+        )
         self.request["active"] = moves
         self.say("|turn|1")
         self.ask(self.request)
@@ -284,7 +341,11 @@ class Table:
         (frame,) = self.views.follow("table", "p1", [*self.unheard, {"observe": True}])
         self.unheard = []
         table = LAYOUT[group]
-        return frame["ints"][table.int_index(row, column)] if column in table.ints else frame["floats"][table.float_index(row, column)]
+        return (
+            frame["ints"][table.int_index(row, column)]
+            if column in table.ints
+            else frame["floats"][table.float_index(row, column)]
+        )
 
     def belief(self, row: int) -> dict[str, float]:
         return {column: float(self.value("belief", row, column)) for column in LAYOUT["belief"].floats}
@@ -292,7 +353,12 @@ class Table:
 
 def test_poke_env_restarts_the_weather_every_turn():
     table = Table()
-    table.say("|-weather|SunnyDay|[from] ability: Drought|[of] p1a: Torkoal", "|-weather|SunnyDay|[upkeep]", "|upkeep", "|turn|2")
+    table.say(
+        "|-weather|SunnyDay|[from] ability: Drought|[of] p1a: Torkoal",
+        "|-weather|SunnyDay|[upkeep]",
+        "|upkeep",
+        "|turn|2",
+    )
     table.say("|-weather|SunnyDay|[upkeep]", "|upkeep", "|turn|3")
     assert table.battle.weather == {Weather.SUNNYDAY: 2}  # it began in turn 1
     assert table.value("field", 0, "weather_left_min") * 8 == 3 and table.value("field", 0, "weather_left_max") * 8 == 6
@@ -317,14 +383,18 @@ def test_poke_env_forgets_stages_that_are_passed_on():
 def test_poke_env_copies_stages_the_wrong_way():
     table = Table()
     table.say("|-boost|p1a: Torkoal|def|2", "|-copyboost|p2a: Whimsicott|p1a: Torkoal|[from] move: Psych Up")
-    assert table.battle.opponent_active_pokemon[0].boosts["def"] == 0 and table.battle.active_pokemon[0].boosts["def"] == 0
+    assert (
+        table.battle.opponent_active_pokemon[0].boosts["def"] == 0 and table.battle.active_pokemon[0].boosts["def"] == 0
+    )
     assert table.value("active", 2, "boost_def") == table.value("active", 0, "boost_def") == np.float32(2 / 6)
 
 
 def test_poke_env_puts_out_flash_fire():
     table = Table()
     table.say("|switch|p2a: Armarouge|Armarouge, L50, M|100/100", "|-start|p2a: Armarouge|ability: Flash Fire")
-    table.say("|move|p2a: Armarouge|Armor Cannon|p1a: Torkoal", "|-resisted|p1a: Torkoal", "|-damage|p1a: Torkoal|120/145")
+    table.say(
+        "|move|p2a: Armarouge|Armor Cannon|p1a: Torkoal", "|-resisted|p1a: Torkoal", "|-damage|p1a: Torkoal|120/145"
+    )
     assert Effect.FLASH_FIRE not in table.battle.opponent_active_pokemon[0].effects
     assert table.value("active", 2, "flash_fire") == 1
 
@@ -345,14 +415,18 @@ def test_poke_env_keeps_the_recharge_that_was_done():
 def test_poke_env_lets_damp_stop_its_holder():
     table = Table()
     table.say("|move|p2a: Whimsicott|Protect|p2a: Whimsicott", "|-singleturn|p2a: Whimsicott|Protect")
-    table.say("|cant|p2a: Whimsicott|ability: Damp|Explosion|[of] p1b: Regieleki")  # Regieleki's Explosion, not Whimsicott's
+    table.say(
+        "|cant|p2a: Whimsicott|ability: Damp|Explosion|[of] p1b: Regieleki"
+    )  # Regieleki's Explosion, not Whimsicott's
     assert table.battle.opponent_active_pokemon[0].protect_counter == 0
     assert table.value("active", 2, "protect_count") == np.float32(1 / 3)
 
 
 def test_poke_env_does_not_know_the_own_tera_type_and_keeps_tera_on_the_fainted():
     table = Table()
-    assert table.battle.active_pokemon[0].tera_type is None and table.value("own", 0, "tera_type") == find("types", "fire")
+    assert table.battle.active_pokemon[0].tera_type is None and table.value("own", 0, "tera_type") == find(
+        "types", "fire"
+    )
     table.say("|-terastallize|p2a: Whimsicott|Steel", "|-damage|p2a: Whimsicott|0 fnt", "|faint|p2a: Whimsicott")
     assert table.battle.opponent_team["p2: Whimsicott"].is_terastallized
     assert table.value("opp", 0, "terastallized") == 0 and table.value("field", 0, "opp_tera_left") == 0
@@ -361,7 +435,10 @@ def test_poke_env_does_not_know_the_own_tera_type_and_keeps_tera_on_the_fainted(
 def test_poke_env_misses_what_a_line_says_in_passing():
     table = Table()
     table.say("|-weather|RainDance|[from] ability: Drizzle|[of] p2a: Whimsicott", "|-damage|p2b: Amoonguss|80/100")
-    table.say("|-heal|p2b: Amoonguss|86/100|[from] item: Leftovers", "|-start|p2b: Amoonguss|typechange|Water|[from] ability: Libero")
+    table.say(
+        "|-heal|p2b: Amoonguss|86/100|[from] item: Leftovers",
+        "|-start|p2b: Amoonguss|typechange|Water|[from] ability: Libero",
+    )
     assert table.battle.opponent_active_pokemon[0].ability is None
     assert table.value("opp", 0, "ability") == find("abilities", "drizzle")
     assert table.value("opp", 1, "ability") == find("abilities", "libero")
@@ -372,7 +449,9 @@ def test_an_item_used_up_before_it_is_announced():
     table = Table()
     table.say("|move|p1a: Torkoal|Trick|p2a: Whimsicott", "|-activate|p1a: Torkoal|move: Trick|[of] p2a: Whimsicott")
     table.say("|-enditem|p2a: Whimsicott|White Herb", "|-clearnegativeboost|p2a: Whimsicott|[silent]")
-    table.say("|-item|p2a: Whimsicott|White Herb|[from] move: Trick", "|-item|p1a: Torkoal|Choice Scarf|[from] move: Trick")
+    table.say(
+        "|-item|p2a: Whimsicott|White Herb|[from] move: Trick", "|-item|p1a: Torkoal|Choice Scarf|[from] move: Trick"
+    )
     assert table.value("opp", 0, "item") == 1 and table.value("opp", 0, "lost_item") == find("items", "whiteherb")
 
 
@@ -406,7 +485,10 @@ def test_dex_facts_equal_poke_env():
         for defence in range(2, len(VOCAB["types"])):
             if "stellar" not in (name, VOCAB["types"][defence]):
                 ours, theirs = (PokemonType.from_name(VOCAB["types"][index]) for index in (attack, defence))
-                assert VOCAB["chart"][attack][defence] == ours.damage_multiplier(theirs, type_chart=data.type_chart), (ours, theirs)
+                assert VOCAB["chart"][attack][defence] == ours.damage_multiplier(theirs, type_chart=data.type_chart), (
+                    ours,
+                    theirs,
+                )
 
 
 def test_match_up_of_a_known_case():

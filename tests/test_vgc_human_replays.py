@@ -1,7 +1,7 @@
 """Battles of people: every wrapping, every order of lines, and labels that are right or marked as unknown.
 
-tests/data/vgc_human.log is written by us in the form of a ladder replay of January 2025: nicknames, chat, joins, timers, a forfeit,
-`|teamsize|` before `|poke|`, `[from]lockedmove` without a space.
+tests/data/vgc_human.log is written by us in the form of a ladder replay of January 2025: nicknames, chat, joins,
+timers, a forfeit, `|teamsize|` before `|poke|`, `[from]lockedmove` without a space.
 """
 
 import json
@@ -72,14 +72,17 @@ def test_the_outcome_and_the_kinds(views):
     assert (side_1, won, side_2, lost) == (0, 1.0, 1, 0.0)
     assert [row["kind"] == PREVIEW for row in first] == [True] + [False] * 6
     species = [first[0]["ints"][LAYOUT["own"].int_index(row, "species")] for row in range(6)]
-    assert species == [find("species", name) for name in "indeedeef armarouge dragapult archaludon incineroar mausholdfour".split()]
+    assert species == [
+        find("species", name) for name in "indeedeef armarouge dragapult archaludon incineroar mausholdfour".split()
+    ]
     # What is not known may not be what is learned: the mask of every known decision allows it.
     legal = demos.joint_mask(first)
     assert all(legal[row, first["action"][row]] for row in np.flatnonzero(first["known"] == BOTH))
 
 
 def test_a_decision_does_not_see_what_only_the_future_told(views):
-    """Moves are known from their use: neither who has some at team preview nor their order may tell what will be chosen."""
+    """Moves are known from their use: neither who has some at team preview nor their order may tell what will be
+    chosen."""
     text = LOG.replace("Zoroark-Hisui, L50, M", "Rillaboom, L50, M")
     own = LAYOUT["own"]
     for rows, *_ in Reader(text, FORMAT).streams(views):
@@ -119,33 +122,46 @@ def test_every_wrapping_is_the_same_battle(views, tmp_path):
 
 
 def test_a_servers_own_log_tells_no_more_than_a_replay():
-    assert [in_per_cent(text) for text in ("103/181 brn", "180/181", "1/250", "181/181 slp", "0 fnt", "57/100", "")] == [
+    assert [in_per_cent(text) for text in ("103/181 brn", "180/181", "1/250", "181/181 slp", "0 fnt", "57/100",
+        "")] == [
         "57/100 brn", "99/100", "1/100", "100/100 slp", "0 fnt", "57/100", ""]  # fmt: skip
     told = ["|split|p1", "|-damage|p1a: X|103/181|[from]item: Life Orb", "|-damage|p1a: X|57/100|[from]item: Life Orb"]
     assert battle_lines("\n".join(told)) == ["|-damage|p1a: X|57/100|[from] item: Life Orb"]
-    assert battle_lines("|-damage|p1a: X|103/181|[from]item: Life Orb") == ["|-damage|p1a: X|57/100|[from] item: Life Orb"]
+    assert battle_lines("|-damage|p1a: X|103/181|[from]item: Life Orb") == [
+        "|-damage|p1a: X|57/100|[from] item: Life Orb"
+    ]
     assert battle_lines("|c|me|[from]nowhere") == ["|c|me|[from]nowhere"]
 
 
 def test_choices_that_were_really_made_judge_the_reader(views, tmp_path):
     """`inputLog` with one choice that differs from what the log shows: one decision is called wrong, and named."""
     p1 = ["team 1, 2, 3, 4", "move followme, move expandingforce +1", "switch 3, move energyball +2 terastallize"]
-    p1 += ["move dragondarts +1, move armorcannon +2", "move phantomforce +2, switch 4", "move phantomforce +2, move electroshot +1"]
+    p1 += [
+        "move dragondarts +1, move armorcannon +2",
+        "move phantomforce +2, switch 4",
+        "move phantomforce +2, move electroshot +1",
+    ]
     files = {"good.json": p1, "bad.json": [*p1[:3], "move dragondarts +2, move armorcannon +2", *p1[4:]]}
     for name, choices in files.items():
         (tmp_path / name).write_text(json.dumps({"log": LOG, "inputLog": [f">p1 {choice}" for choice in choices]}))
     score = replay_check.check(tmp_path, FORMAT)
     assert (score.read, score.made, score.right) == (2, 12, 4 + 3)
     assert score.wrong == [
-        "bad.json, p1, turn 3: read move dragondarts +1, move armorcannon +2, chosen move dragondarts +2, move armorcannon +2"
+        "bad.json, p1, turn 3: read move dragondarts +1, move armorcannon +2, chosen move dragondarts +2, move "
+        "armorcannon +2"
     ]
 
 
 def test_what_cannot_be_used_is_a_sentence(tmp_path):
     early = LOG[: LOG.index("|start")] + "|-message|BENten forfeited.\n|\n|win|Ana Lucía\n"
     old_page = replay_html(LOG).replace('"log":', '"lag":')
-    bad = {"early.log": (early, "There is no battle in this log"), "page.html": (old_page, "the page was made before pages kept their log")}
-    bad |= {"i.log": (LOG.replace("Reg H", "Reg I"), "it is of the format [Gen 9] VGC 2024 Reg I, not of gen9vgc2024regh")}
+    bad = {
+        "early.log": (early, "There is no battle in this log"),
+        "page.html": (old_page, "the page was made before pages kept their log"),
+    }
+    bad |= {
+        "i.log": (LOG.replace("Reg H", "Reg I"), "it is of the format [Gen 9] VGC 2024 Reg I, not of gen9vgc2024regh")
+    }
     bad |= {"odd.log": (LOG.replace("Dragapult", "Dragaput"), "'Dragaput' is no Pokémon of this simulator")}
     for name, (text, _) in bad.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
@@ -187,7 +203,12 @@ def test_a_mega_evolution_is_part_of_the_choice(views):
             evolved = [line for line in reader.lines if line.startswith(f"|-mega|{side}")]
             bits = sum(any(decision.gimmick) for decision in seat.decisions)
             assert bits == len(evolved) <= 1
-            said = [word for decision in seat.decisions for word in decision.words(seat.names).split(", ") if word.endswith(" mega")]
+            said = [
+                word
+                for decision in seat.decisions
+                for word in decision.words(seat.names).split(", ")
+                if word.endswith(" mega")
+            ]
             seen += len(said)
     assert seen >= 4
 
@@ -195,7 +216,14 @@ def test_a_mega_evolution_is_part_of_the_choice(views):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "battle_format",
-    ["gen9vgc2023regc", "gen9vgc2024regg", "gen9vgc2024regh", "gen9vgc2025regi", "gen9championsvgc2026regma", "gen9championsvgc2026regmb"],
+    [
+        "gen9vgc2023regc",
+        "gen9vgc2024regg",
+        "gen9vgc2024regh",
+        "gen9vgc2025regi",
+        "gen9championsvgc2026regma",
+        "gen9championsvgc2026regmb",
+    ],
 )
 def test_no_label_of_500_battles_is_wrong(battle_format):
     score = replay_check.check_own(battle_format, 500, seed=11, teams=replay_check.own_teams(battle_format, 11))

@@ -1,4 +1,5 @@
-"""MDBO: every number means what its table says, and the masks are exact: nothing legal missing, nothing illegal offered."""
+"""MDBO: every number means what its table says, and the masks are exact: nothing legal missing, nothing illegal
+offered."""
 
 import json
 
@@ -11,9 +12,12 @@ from cleanrl_games.envs.vgc.baselines import feed
 from cleanrl_games.tools.bench_vgc import adversarial_teams, random_actions, selfdrive
 
 TRAPS = [
-    "preview of 4", "preview of 5", "preview of 6", "trapped", "maybe trapped", "maybe disabled", "maybe locked", "disabled move",
-    "struggle", "commanding", "locked into outrage", "locked into uproar", "locked into recharge", "locked into fly", "faint",
-    "fainted slot", "switch in mid-turn", "both forced", "both forced, one left", "revival, bench of some", "revival, bench of none",
+    "preview of 4", "preview of 5", "preview of 6", "trapped", "maybe trapped", "maybe disabled", "maybe locked",
+    "disabled move",
+    "struggle", "commanding", "locked into outrage", "locked into uproar", "locked into recharge", "locked into fly",
+    "faint",
+    "fainted slot", "switch in mid-turn", "both forced", "both forced, one left", "revival, bench of some",
+    "revival, bench of none",
 ]  # fmt: skip
 
 
@@ -98,7 +102,10 @@ def test_double_faint_with_one_left_passes_exactly_once():
 
     team = [mon("0 fnt"), mon("0 fnt"), mon("100/100"), mon("0 fnt")]
     legal = mdbo.mask({"forceSwitch": [True, True], "side": {"pokemon": team}})
-    expected = {mdbo.encode(mdbo.SlotAction(switch=2), mdbo.SlotAction()), mdbo.encode(mdbo.SlotAction(), mdbo.SlotAction(switch=2))}
+    expected = {
+        mdbo.encode(mdbo.SlotAction(switch=2), mdbo.SlotAction()),
+        mdbo.encode(mdbo.SlotAction(), mdbo.SlotAction(switch=2)),
+    }
     assert set(np.flatnonzero(legal).tolist()) == expected
     team[0]["reviving"] = True
     team[0]["condition"] = "50/100"

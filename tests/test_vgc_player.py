@@ -1,4 +1,5 @@
-"""VGCPlayer on real local servers: battles without an error, the same observation as in Node, servers that come and go cleanly."""
+"""VGCPlayer on real local servers: battles without an error, the same observation as in Node, servers that come and go
+cleanly."""
 
 import asyncio
 import json
@@ -43,7 +44,11 @@ def free_port(count: int = 1) -> int:
 def server():
     """One that also notes each battle's seed, teams and choices"""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(servers, "server_config", lambda port, plain=servers.server_config: f"{plain(port)}exports.logchallenges = true;\n")
+        patch.setattr(
+            servers,
+            "server_config",
+            lambda port, plain=servers.server_config: f"{plain(port)}exports.logchallenges = true;\n",
+        )
         with local_servers(1, free_port()) as (address,):
             yield ServerConfiguration(address, f"http://{HOST}:1/")
 
@@ -94,7 +99,8 @@ async def play(ours, theirs, battles):
 
 
 def test_twenty_battles_against_poke_envs_players(server, teams, tmp_path, caplog):
-    """20 battles, a third of them with closed sheets, against the three stock players; nothing may be logged as an error."""
+    """20 battles, a third of them with closed sheets, against the three stock players; nothing may be logged as an
+    error."""
     total = 0
     for number, (opponent, battles, sheets) in enumerate(
         [(RandomPlayer, 7, True), (MaxBasePowerPlayer, 7, False), (SimpleHeuristicsPlayer, 6, True)]
@@ -103,7 +109,10 @@ def test_twenty_battles_against_poke_envs_players(server, teams, tmp_path, caplo
         ours, theirs = players(server, teams[2 * number :], policy, opponent, f"{number}", sheets, save_logs=tmp_path)
         # Messages of level 25 and above name refused choices; ours must never be refused as invalid.
         asyncio.run(play(ours, theirs, battles))
-        assert ours.n_finished_battles == battles and ours.n_won_battles + ours.n_lost_battles + ours.n_tied_battles == battles
+        assert (
+            ours.n_finished_battles == battles
+            and ours.n_won_battles + ours.n_lost_battles + ours.n_tied_battles == battles
+        )
         assert policy.kinds.count(0) == battles and policy.kinds.count(1) >= 2 * battles
         assert ours.failure is None and not ours.seats, "a finished battle leaves nothing behind"
         total += battles
@@ -115,7 +124,8 @@ def test_twenty_battles_against_poke_envs_players(server, teams, tmp_path, caplo
 
 @pytest.mark.parametrize("open_team_sheets", [True, False])
 def test_a_servers_battle_looks_as_it_would_in_the_environment(server, teams, open_team_sheets):
-    """The server notes seed, teams and choices; the same battle, played again without a server, gives the same frames bit by bit."""
+    """The server notes seed, teams and choices; the same battle, played again without a server, gives the same frames
+    bit by bit."""
     seen = {}
 
     class Recorder(VGCPlayer):
@@ -131,7 +141,12 @@ def test_a_servers_battle_looks_as_it_would_in_the_environment(server, teams, op
     name = f"sees {open_team_sheets}"
     _, theirs = players(server, teams[4:], policy, RandomPlayer, name, open_team_sheets)
     account = AccountConfiguration(f"rec {open_team_sheets}", None)
-    options = {"battle_format": FORMAT, "team": teams[4], "server_configuration": server, "account_configuration": account}
+    options = {
+        "battle_format": FORMAT,
+        "team": teams[4],
+        "server_configuration": server,
+        "account_configuration": account,
+    }
     ours = Recorder(policy, open_team_sheets=open_team_sheets, **options)
     asyncio.run(play(ours, theirs, 3))
     compared = 0
@@ -150,7 +165,9 @@ def test_a_servers_battle_looks_as_it_would_in_the_environment(server, teams, op
 def noted(tag: str) -> dict:
     """What the server wrote about a battle that has ended"""
     deadline = time.monotonic() + 30
-    while not (found := list(Path(tempfile.gettempdir()).glob(f"showdown-*/logs/*/*/*/{tag.removeprefix('battle-')}.log.json"))):
+    while not (
+        found := list(Path(tempfile.gettempdir()).glob(f"showdown-*/logs/*/*/*/{tag.removeprefix('battle-')}.log.json"))
+    ):
         assert time.monotonic() < deadline, f"the server did not write down {tag}"
         time.sleep(0.1)
     newest = max(found, key=lambda path: path.stat().st_mtime)
@@ -158,7 +175,8 @@ def noted(tag: str) -> dict:
 
 
 def test_poke_env_forgets_the_own_stats_when_the_own_sheet_is_opened(server, teams):
-    """Why own stats are read from the request: with open sheets poke-env puts those of a Pokémon without EVs in their place."""
+    """Why own stats are read from the request: with open sheets poke-env puts those of a Pokémon without EVs in their
+    place."""
     stats = []
 
     class Watcher(VGCPlayer):
@@ -172,7 +190,12 @@ def test_poke_env_forgets_the_own_stats_when_the_own_sheet_is_opened(server, tea
     policy = RandomPolicy(5)
     _, theirs = players(server, teams[4:], policy, RandomPlayer, "stats")
     account = AccountConfiguration("watcher", None)
-    options = {"battle_format": FORMAT, "team": teams[0], "server_configuration": server, "account_configuration": account}
+    options = {
+        "battle_format": FORMAT,
+        "team": teams[0],
+        "server_configuration": server,
+        "account_configuration": account,
+    }
     asyncio.run(play(Watcher(policy, **options), theirs, 1))
     assert all(ours == told for told, _, ours in stats)
     assert any(poke_env != told for told, poke_env, _ in stats[:6]), "team preview comes right after the sheets"
@@ -214,7 +237,9 @@ def test_a_failing_policy_gives_up_and_says_so(server, teams):
 
 
 def test_a_forbidden_action_is_named(server, teams):
-    ours, theirs = players(server, teams, lambda i, f, mask, k, s: (int(np.argmin(mask)), None), RandomPlayer, "forbids")
+    ours, theirs = players(
+        server, teams, lambda i, f, mask, k, s: (int(np.argmin(mask)), None), RandomPlayer, "forbids"
+    )
     with pytest.raises(RuntimeError) as caught:
         asyncio.run(play(ours, theirs, 1))
     assert "where the mask forbids it" in str(caught.value.__cause__)
@@ -237,13 +262,26 @@ def process_group(pid: str) -> int | None:
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
 def test_the_command_starts_servers_and_leaves_nothing_behind(sign, tmp_path):
     port = free_port(2)
-    command = [sys.executable, "-m", "cleanrl_games.envs.vgc", "servers", "--num-servers", "2", "--first-port", str(port)]
+    command = [
+        sys.executable,
+        "-m",
+        "cleanrl_games.envs.vgc",
+        "servers",
+        "--num-servers",
+        "2",
+        "--first-port",
+        str(port),
+    ]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
     try:
         lines = [process.stdout.readline() for _ in range(3)]
         assert lines[:2] == [f"ready ws://{HOST}:{port + i}/showdown/websocket\n" for i in range(2)]
-        groups = {process_group(pid.name) for pid in Path("/proc").iterdir() if pid.name.isdigit() and parent(pid) == process.pid}
+        groups = {
+            process_group(pid.name)
+            for pid in Path("/proc").iterdir()
+            if pid.name.isdigit() and parent(pid) == process.pid
+        }
         assert len(groups) == 2 and all(len(group_members(group)) >= 2 for group in groups)
         assert len(list(tmp_path.glob("showdown-*"))) == 2, "each server works in a folder of its own"
         process.send_signal(sign)
@@ -268,7 +306,9 @@ def parent(process: Path) -> int | None:
 
 def test_servers_listen_on_loopback_only(server):
     port = int(server.websocket_url.split(":")[2].split("/")[0])
-    table = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
+    table = [
+        line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]
+    ]
     listening = {row[1].split(":")[0] for row in table if row[3] == "0A" and int(row[1].split(":")[1], 16) == port}
     assert listening == {"0100007F"}
 
@@ -285,7 +325,9 @@ def test_a_taken_port_is_named_and_nothing_stays(tmp_path, monkeypatch):
 
 
 def test_a_server_that_dies_is_reported(tmp_path, monkeypatch):
-    monkeypatch.setattr("cleanrl_games.envs.vgc.servers.server_config", lambda port: "throw new Error('a bad config');\n")
+    monkeypatch.setattr(
+        "cleanrl_games.envs.vgc.servers.server_config", lambda port: "throw new Error('a bad config');\n"
+    )
     with pytest.raises(ServerError, match="has stopped") as caught:
         start_servers(1, free_port())
     assert "a bad config" in str(caught.value)

@@ -1,4 +1,5 @@
-"""A recorded battle, read and shown. tests/data/vgc_battle.log is the simulator's own log of a battle of two shipped teams."""
+"""A recorded battle, read and shown. tests/data/vgc_battle.log is the simulator's own log of a battle of two shipped
+teams."""
 
 import itertools
 import json
@@ -90,7 +91,12 @@ def test_board_follows_the_log():
     for (side, name), hp in stated.items():
         assert [mon["hp"] for mon in board.mons[side] if mon["name"] == name and mon["seen"]] == [hp], name
     assert board.winner == "Ben"
-    assert [mon["name"] for mon in board.mons["p1"] if mon["fainted"]] == ["Kyogre", "Tornadus", "Archaludon", "Incineroar"]
+    assert [mon["name"] for mon in board.mons["p1"] if mon["fainted"]] == [
+        "Kyogre",
+        "Tornadus",
+        "Archaludon",
+        "Incineroar",
+    ]
     assert {mon["name"]: mon["tera"] for mon in board.mons["p1"] + board.mons["p2"] if mon["tera"]} == {
         "Tornadus": "Ghost",
         "Farigiraf": "Water",
@@ -101,7 +107,10 @@ def test_board_follows_the_log():
     assert (amoonguss["item"], amoonguss["seen"]) == ("Sitrus Berry", False)
     assert board.mons["p1"][3]["moves"][2] == "Will-O-Wisp"
     # Preview says Urshifu-* only; the sheet, or its coming in, tells the forme.
-    assert (board.mons["p1"][5]["species"], board.mons["p1"][5]["types"]) == ("Urshifu-Rapid-Strike", ["Fighting", "Water"])
+    assert (board.mons["p1"][5]["species"], board.mons["p1"][5]["types"]) == (
+        "Urshifu-Rapid-Strike",
+        ["Fighting", "Water"],
+    )
     closed = read_log(re.sub(r"(?m)^\|showteam\|.*\n", "", LOG))
     assert [mon["species"] for mon in closed.mons["p2"]] == [mon["species"] for mon in board.mons["p2"]]
     assert closed.mons["p1"][5]["species"] == "Urshifu-*"
@@ -143,12 +152,16 @@ def test_page_has_every_turn_and_no_address():
     assert [event["turn"] for event in battle["events"] if event["kind"] == "turn"] == [0, *turns]
     assert battle["turns"] == turns[-1] == 14
     assert battle["events"] == read_log(LOG).events
-    assert not re.search(r"https?:|//[a-z]|@import|url\(|<link|<iframe|src=", page.replace(json.dumps(battle), ""), re.I)
+    assert not re.search(
+        r"https?:|//[a-z]|@import|url\(|<link|<iframe|src=", page.replace(json.dumps(battle), ""), re.I
+    )
     assert "{{" not in page
 
 
 def test_hostile_names_stay_names():
-    log = LOG.replace("|Ana|", f"|{HOSTILE}|").replace("Tornadus", "<b>\u202enado</b>").replace("|win|Ben", "|win|<i>Ben")
+    log = (
+        LOG.replace("|Ana|", f"|{HOSTILE}|").replace("Tornadus", "<b>\u202enado</b>").replace("|win|Ben", "|win|<i>Ben")
+    )
     page = replay_html(log)
     plain = replay_html(LOG)
     assert battle_in(page)["players"]["p1"] == HOSTILE
@@ -161,7 +174,9 @@ def test_files(tmp_path, monkeypatch):
     both = write_replay(LOG, tmp_path / "deep" / "battle")
     assert [path.name for path in both] == ["battle.log", "battle.html"]
     assert both[0].read_text(encoding="utf-8").splitlines() == spectator_lines(LOG.rstrip("\n"))
-    assert write_replay(both[0].read_text(encoding="utf-8"), tmp_path / "again.html")[0].read_text() == both[1].read_text()
+    assert (
+        write_replay(both[0].read_text(encoding="utf-8"), tmp_path / "again.html")[0].read_text() == both[1].read_text()
+    )
     before = both[1].read_bytes()
 
     def full_disk(*args):
@@ -171,12 +186,17 @@ def test_files(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         write_replay(LOG, both[1])
     assert both[1].read_bytes() == before
-    assert sorted(path.name for path in both[1].parent.iterdir()) == ["battle.html", "battle.log"]  # nothing half written
+    assert sorted(path.name for path in both[1].parent.iterdir()) == [
+        "battle.html",
+        "battle.log",
+    ]  # nothing half written
 
 
 @pytest.mark.parametrize("open_team_sheets", [True, False])
 def test_any_battle_of_the_env(open_team_sheets, tmp_path):
-    env = VGCVecEnv(num_battles=2, teams=TeamPool("generated", size=8, seed=2), open_team_sheets=open_team_sheets, logs=True)
+    env = VGCVecEnv(
+        num_battles=2, teams=TeamPool("generated", size=8, seed=2), open_team_sheets=open_team_sheets, logs=True
+    )
     dice, logs, finished = np.random.default_rng(3), {}, []
     while len(finished) < 4:
         batch = env.recv()

@@ -60,10 +60,12 @@ def test_shipped_teams(battle_format):
 @pytest.mark.parametrize(("battle_format", "limit"), zip(FORMATS, (0, 1, 2)))
 def test_shipped_teams_use_what_the_regulation_allows(battle_format, limit):
     restricted = re.compile(
-        "Miraidon|Koraidon|Calyrex-|Zamazenta|Zacian|Terapagos|Kyogre|Groudon|Rayquaza|Lunala|Solgaleo|Necrozma-|Kyurem-|"
-        "Mewtwo|Dialga|Palkia|Giratina|Eternatus|Ho-Oh|Lugia|Reshiram|Zekrom"
+        "Miraidon|Koraidon|Calyrex-|Zamazenta|Zacian|Terapagos|Kyogre|Groudon|Rayquaza|Lunala|Solgaleo|Necrozma-|"
+        "Kyurem-|Mewtwo|Dialga|Palkia|Giratina|Eternatus|Ho-Oh|Lugia|Reshiram|Zekrom"
     )
-    counts = [sum(bool(restricted.match(s)) for s in team.species) for team in TeamPool("shipped", battle_format, "all")]
+    counts = [
+        sum(bool(restricted.match(s)) for s in team.species) for team in TeamPool("shipped", battle_format, "all")
+    ]
     assert max(counts) == limit
     assert counts.count(limit) >= 23
 
@@ -129,7 +131,9 @@ def test_regulations_that_showdown_does_not_list(battle_format):
 def test_generated_champions_teams_hold_mega_stones_as_people_do(battle_format):
     """One in 55 % of people's teams, two in 45 %; and battles use them."""
     pool = TeamPool("generated", battle_format, size=150, seed=3)
-    counts = np.array([sum(bool(re.search(r"ite[XY]?$", mon.split("|")[2])) for mon in team.packed.split("]")) for team in pool])
+    counts = np.array(
+        [sum(bool(re.search(r"ite[XY]?$", mon.split("|")[2])) for mon in team.packed.split("]")) for team in pool]
+    )
     assert set(counts) == {1, 2} and 1.3 < counts.mean() < 1.6
     evolved, can = 0, LAYOUT["active"].float_index(0, "can_tera")
     with VGCVecEnv(4, 1, battle_format, pool, logs=True) as env:

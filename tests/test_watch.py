@@ -1,7 +1,8 @@
-"""The page that shows games: what it draws, what it says about the policies, who may talk to it, and what a person can play.
+"""The page that shows games: what it draws, what it says about the policies, who may talk to it, and what a person can
+play.
 
-What needs a browser runs in apt's chromium, headless; where that is absent the tests say so. Models here are untrained networks.
-"""
+What needs a browser runs in apt's chromium, headless; where that is absent the tests say so. Models here are untrained
+networks."""
 
 import asyncio
 import contextlib
@@ -48,7 +49,9 @@ SMALL = {
     "pokemon": {"hidden_dim": 16, "max_steps": 40},
     "vgc": {"width": 16, "embedding_width": 16, "lstm_size": 16},
 }
-needs_chromium = pytest.mark.skipif(find_chromium() is None, reason="chromium is not installed: apt-get install chromium")
+needs_chromium = pytest.mark.skipif(
+    find_chromium() is None, reason="chromium is not installed: apt-get install chromium"
+)
 
 
 def save_untrained(game, path, seed=1):
@@ -71,7 +74,10 @@ def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     for game in GAMES:
         save_untrained(game, folder / game / "model.zip")
-    rows = [{"global_step": 100 * i, "charts/SPS": 50.0 + i, "eval/nh": i / 40, "eval/nh_n": 20, "stats/queue_size": 1} for i in range(20)]
+    rows = [
+        {"global_step": 100 * i, "charts/SPS": 50.0 + i, "eval/nh": i / 40, "eval/nh_n": 20, "stats/queue_size": 1}
+        for i in range(20)
+    ]
     (folder / "osrs" / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
 
@@ -116,9 +122,10 @@ def talk(address):
         yield lambda message: socket.send(message if isinstance(message, str | bytes) else json.dumps(message)), receive
 
 
-# ----------------------------------------------------------------------------------------------------------- in a browser
+# --------------------------------------------------------------------------------------------------------- in a browser
 
-FINGERPRINT = """(() => { const c = document.getElementById('canvas'); const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;
+FINGERPRINT = """(() => { const c = document.getElementById('canvas');
+const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;
 let s = 0; for (let i = 0; i < d.length; i += 97) s = (s * 31 + d[i]) % 1000000007; return s; })()"""
 
 
@@ -135,21 +142,31 @@ def test_a_browser_shows_the_game_and_what_the_policy_thinks(runs, game):
         assert len(seen) > 3, "the picture stands still"
         assert browser.wait("document.querySelectorAll('#mind-0 .option').length") > 1
         chances = browser.evaluate(
-            "[...document.querySelectorAll('#mind-0 .group:first-of-type .option b')].map(b => parseFloat(b.textContent))"
+            "[...document.querySelectorAll('#mind-0 .group:first-of-type .option b')].map(b => "
+            "parseFloat(b.textContent))"
         )
         assert 0 < sum(chances) < 101
         if game != "pokemon":  # a cloned network has no value
-            assert re.fullmatch(r"-?\d+\.\d{3}", browser.evaluate("document.querySelector('#mind-0 .value').textContent"))
+            assert re.fullmatch(
+                r"-?\d+\.\d{3}", browser.evaluate("document.querySelector('#mind-0 .value').textContent")
+            )
             browser.wait("document.querySelector('#mind-0 svg').dataset.points > 1")
-            browser.wait("document.querySelector('#mind-0 svg polyline:last-child').getAttribute('points').split(' ').length > 1")
+            browser.wait(
+                "document.querySelector('#mind-0 svg polyline:last-child').getAttribute('points').split(' ').length > 1"
+            )
         if game == "osrs":
-            assert browser.evaluate("[...document.querySelectorAll('.chart span')].map(s => s.textContent)") == ["eval/nh", "charts/SPS"]
+            assert browser.evaluate("[...document.querySelectorAll('.chart span')].map(s => s.textContent)") == [
+                "eval/nh",
+                "charts/SPS",
+            ]
         browser.evaluate("document.getElementById('pause').click()")
         browser.wait("state.paused")
         browser.resize(390, 844, mobile=True)
         browser.wait("document.getElementById('canvas').clientWidth < 390")
         assert browser.evaluate("document.scrollingElement.scrollWidth") <= 390, "a phone would have to scroll sideways"
-        elsewhere = [url for url in browser.requests if not url.startswith(("data:", address, address.replace("http", "ws")))]
+        elsewhere = [
+            url for url in browser.requests if not url.startswith(("data:", address, address.replace("http", "ws")))
+        ]
         assert not elsewhere and not browser.errors
 
 
@@ -161,11 +178,15 @@ def test_pause_step_speed_next_and_looking_back(runs):
         browser.evaluate("document.getElementById('pause').click()")
         browser.wait("state.paused && document.getElementById('pause').textContent.includes('Go on')")
         frames = browser.evaluate("new Promise(r => setTimeout(() => r(state.frames.length), 300))")
-        assert browser.evaluate("new Promise(r => setTimeout(() => r(state.frames.length), 500))") == frames, "a pause goes on"
+        assert browser.evaluate("new Promise(r => setTimeout(() => r(state.frames.length), 500))") == frames, (
+            "a pause goes on"
+        )
         browser.evaluate("document.getElementById('step').click()")
         browser.wait(f"state.frames.length === {frames + 1}")
         tick = browser.evaluate("state.frames[state.shown].scene.tick")
-        browser.evaluate("{ const s = document.getElementById('slider'); s.value = 2; s.dispatchEvent(new Event('input')); }")
+        browser.evaluate(
+            "{ const s = document.getElementById('slider'); s.value = 2; s.dispatchEvent(new Event('input')); }"
+        )
         browser.wait("document.body.dataset.frame === '2'")
         assert browser.evaluate("state.frames[state.shown].scene.tick") < tick
         browser.evaluate("document.getElementById('next').click()")
@@ -177,7 +198,8 @@ def test_pause_step_speed_next_and_looking_back(runs):
 
 CHOOSE = """(() => { const at = id => document.getElementById(id);
 if (!state.question) return state.score.games || 0;
-const free = [...document.querySelectorAll('#person .option-button:not(.chosen)')].filter(b => b.style.opacity !== '0.45');
+const buttons = [...document.querySelectorAll('#person .option-button:not(.chosen)')];
+const free = buttons.filter(b => b.style.opacity !== '0.45');
 const go = document.querySelector('#person .go');
 if (go && !go.disabled) { window.gone = (window.gone || 0) + 1; go.click(); }
 else if (state.question.kind === 'preview') free[0].click();
@@ -192,7 +214,10 @@ def test_a_person_plays_a_vgc_battle_to_its_end(runs):
     with page(runs / "vgc", "--play", "--speed", "0") as (address, _), Browser() as browser:
         browser.open(address)
         browser.wait("state.question && state.question.kind === 'preview'")
-        assert len(browser.evaluate("[...document.querySelectorAll('#person .option-button')].map(b => b.textContent)")) == 6
+        assert (
+            len(browser.evaluate("[...document.querySelectorAll('#person .option-button')].map(b => b.textContent)"))
+            == 6
+        )
         browser.wait(CHOOSE, 240)
         assert browser.evaluate("state.score.games") == 1
         assert browser.evaluate("window.gone") > 3, "the choices were not the person's"
@@ -204,16 +229,23 @@ def test_keys_drive_a_car_and_press_buttons(runs):
     with page(runs / "rocketleague", "--play", "--speed", "4") as (address, _), Browser() as browser:
         browser.open(address)
         browser.wait("state.frames.length > 3 && state.info.you === 1")
-        assert "late" in browser.evaluate("document.getElementById('person').textContent"), "the page says how the keys feel"
+        assert "late" in browser.evaluate("document.getElementById('person').textContent"), (
+            "the page says how the keys feel"
+        )
         start = browser.evaluate("state.frames[0].scene.cars[1].slice(0, 2)")
         browser.evaluate("document.dispatchEvent(new KeyboardEvent('keydown', {code: 'KeyW', bubbles: true}))")
-        browser.wait(f"(c => Math.hypot(c[0] - {start[0]}, c[1] - {start[1]}) > 300)(state.frames[state.frames.length - 1].scene.cars[1])")
+        browser.wait(
+            f"(c => Math.hypot(c[0] - {start[0]}, c[1] - {start[1]}) > 300)(state.frames[state.frames.length - "
+            f"1].scene.cars[1])"
+        )
         assert not browser.errors
     with page(runs / "pokemon", "--play") as (address, _), Browser() as browser:
         browser.open(address)
         browser.wait("state.info && state.question !== null")
         assert browser.evaluate("state.frames.length") == 1, "nobody pressed a button"
-        browser.evaluate("document.body.dispatchEvent(new KeyboardEvent('keydown', {code: 'ArrowDown', bubbles: true}))")
+        browser.evaluate(
+            "document.body.dispatchEvent(new KeyboardEvent('keydown', {code: 'ArrowDown', bubbles: true}))"
+        )
         browser.wait("state.frames.length > 3")
         assert browser.evaluate("state.frames[1].scene.pressed") == "DOWN"
         assert not browser.errors
@@ -249,7 +281,7 @@ def test_memory_stays_level_over_two_hundred_games(runs, game):
         assert memory[200] < 1.1 * memory[50] + 20
 
 
-# -------------------------------------------------------------------------------------------------- who may talk to the page
+# --------------------------------------------------------------------------------------------- who may talk to the page
 
 
 def ask(address, path, **headers):
@@ -287,8 +319,10 @@ def test_other_origins_paths_and_bad_messages_are_refused_and_the_page_lives_on(
         with talk(address) as (send, receive):
             receive("frame")
             bad = [
-                "no json", "[]", "{}", '{"type": 3}', '{"type": "shutdown"}', '{"type": "speed", "value": 1e9}', '{"type": "speed", "value": true}',
-                '{"type": "seat", "person": "yes"}', '{"type": "answer", "answer": {}}', '{"type": "team", "text": "x"}',
+                "no json", "[]", "{}", '{"type": 3}', '{"type": "shutdown"}', '{"type": "speed", "value": 1e9}',
+                '{"type": "speed", "value": true}',
+                '{"type": "seat", "person": "yes"}', '{"type": "answer", "answer": {}}',
+                '{"type": "team", "text": "x"}',
                 '{"type": "record", "on": true}', "[" * 5000, b"\x00\x01",
             ]  # fmt: skip
             for message in bad:
@@ -354,7 +388,7 @@ def test_nothing_is_played_without_a_page(runs):
     assert len(session.frames) <= 1001, "frames of an earlier game are kept"
 
 
-# ------------------------------------------------------------------------------------------------------- a run that trains
+# ---------------------------------------------------------------------------------------------------- a run that trains
 
 
 def test_a_newer_model_is_taken_up_and_a_broken_one_is_not(runs, tmp_path):
@@ -392,7 +426,7 @@ def test_curves_are_read_on_line_by_line_and_stay_small(tmp_path):
     assert gaps.max() == gaps.min(), "an old part of a curve is coarser than a new one"
 
 
-# ----------------------------------------------------------------------------------------------------------- games as files
+# ------------------------------------------------------------------------------------------------------- games as files
 
 
 @pytest.mark.parametrize("game", GAMES)
@@ -401,10 +435,14 @@ def test_a_game_is_saved_as_a_page_and_as_a_gif(runs, game, tmp_path, capsys):
     info, frames = watch.play_game(table)
     assert "over" in frames[-1] and all("over" not in frame for frame in frames[:-1])
     thoughts = [mind for frame in frames for mind in frame.get("minds") or () if mind]
-    assert thoughts and all(0 < sum(chance for _, chance, _ in group["options"]) < 1.02 for mind in thoughts for group in mind["groups"])
+    assert thoughts and all(
+        0 < sum(chance for _, chance, _ in group["options"]) < 1.02 for mind in thoughts for group in mind["groups"]
+    )
     watch_pages.write_game(tmp_path / "game.html", info, frames)
     text = (tmp_path / "game.html").read_text()
-    assert not re.search(r'(src|href)="(?!data:)', re.sub(r"<script.*?</script>", "", text, flags=re.S).replace('href="save.html"', ""))
+    assert not re.search(
+        r'(src|href)="(?!data:)', re.sub(r"<script.*?</script>", "", text, flags=re.S).replace('href="save.html"', "")
+    )
     data = json.loads(re.search(r'id="game">(.*?)</script>', text, re.S)[1])
     assert data["info"]["names"] == info["names"] and len(data["frames"]) == len(frames)
     few = watch.end_of(info, frames, 12 * info["frame_seconds"])
@@ -420,7 +458,12 @@ def test_a_game_is_saved_as_a_page_and_as_a_gif(runs, game, tmp_path, capsys):
 
 
 def test_a_name_cannot_become_markup(tmp_path):
-    info = {"game": "osrs", "names": ["</script><script>alert(1)</script>", "<b>&"], "frame_seconds": 0.6, "outfits": []}
+    info = {
+        "game": "osrs",
+        "names": ["</script><script>alert(1)</script>", "<b>&"],
+        "frame_seconds": 0.6,
+        "outfits": [],
+    }
     text = watch_pages.replay_html(info, [])
     assert "<script>alert" not in text and "<b>&" not in text
     assert json.loads(re.search(r'id="game">(.*?)</script>', text, re.S)[1])["info"]["names"] == info["names"]
@@ -428,7 +471,8 @@ def test_a_name_cannot_become_markup(tmp_path):
 
 def test_any_showdown_log_becomes_a_page(tmp_path, capsys):
     log = "\n".join([
-        "|player|p1|Ann|", "|player|p2|Ben|", "|tier|[Gen 9] VGC 2024 Reg G", "|poke|p1|Miraidon, L50|", "|poke|p2|Incineroar, L50, M|", "|start",
+        "|player|p1|Ann|", "|player|p2|Ben|", "|tier|[Gen 9] VGC 2024 Reg G", "|poke|p1|Miraidon, L50|",
+        "|poke|p2|Incineroar, L50, M|", "|start",
         "|switch|p1a: Miraidon|Miraidon, L50|100/100", "|switch|p2a: Inci|Incineroar, L50, M|100/100", "|turn|1",
         "|move|p1a: Miraidon|Electro Drift|p2a: Inci", "|-damage|p2a: Inci|0 fnt", "|faint|p2a: Inci", "|win|Ann",
     ])  # fmt: skip
@@ -469,7 +513,7 @@ def test_evaluate_and_arena_save_the_games_they_play(runs, game, tmp_path, monke
         ]  # fmt: skip
 
 
-# --------------------------------------------------------------------------------------------------------------- a person
+# ------------------------------------------------------------------------------------------------------------- a person
 
 
 def person(name="you"):
@@ -498,7 +542,12 @@ def test_a_persons_clicks_are_the_ticks_actions():
 def test_a_persons_keys_are_the_nearest_action():
     game = rocketleague_watch.Match([scripted("random"), person()], seed=3)
     game.begin()
-    for held, words in (({}, "nothing"), ({"throttle": 1, "steer": -1}, "forward + left"), ({"boost": 1}, "boost"), ({"jump": 1}, "jump")):
+    for held, words in (
+        ({}, "nothing"),
+        ({"throttle": 1, "steer": -1}, "forward + left"),
+        ({"boost": 1}, "boost"),
+        ({"jump": 1}, "jump"),
+    ):
         assert rocketleague_watch.ACTION_WORDS[int(game.drive(game.check(held))[0])] == words
     for bad in ({"throttle": 2}, {"boost": -1}, {"fly": 1}, [1], {"throttle": "1"}):
         with pytest.raises(ValueError, match="controls"):
@@ -575,7 +624,8 @@ def test_what_a_policy_thinks_is_what_it_plays(runs):
         (frame,) = game.step()
         (taken,) = [option for option in frame["minds"][0]["groups"][0]["options"] if option[2]]
         assert (
-            taken[1] == pytest.approx(float(chances.max()), abs=1e-3) and taken[0] == rocketleague_watch.ACTION_WORDS[int(chances.argmax())]
+            taken[1] == pytest.approx(float(chances.max()), abs=1e-3)
+            and taken[0] == rocketleague_watch.ACTION_WORDS[int(chances.argmax())]
         )
 
 
@@ -630,7 +680,8 @@ def test_a_port_that_is_taken_is_said(runs, capsys):
 
 
 def test_a_real_client_is_told_where_to_connect():
-    """`python -m cleanrl_games.envs.vgc servers` prints an address, and a server answers there with the way to Showdown's client."""
+    """`python -m cleanrl_games.envs.vgc servers` prints an address, and a server answers there with the way to
+    Showdown's client."""
     from cleanrl_games.envs.vgc.servers import client_words, start_servers
 
     with contextlib.closing(socket.socket()) as probe:

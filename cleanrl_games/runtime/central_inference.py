@@ -1,4 +1,5 @@
-"""One process that computes for many actors (--inference central): on a GPU a batch of all actors costs little more than that of one.
+"""One process that computes for many actors (--inference central): on a GPU a batch of all actors costs little more
+than that of one.
 
 actor: rows into its shared memory ── their number ──► inference process: all actors that wait, in one batch
        rows out of its shared memory ◄── their number ──
@@ -15,7 +16,8 @@ import torch
 
 
 class Channel:
-    """One side of the way between an actor and the inference process: the tensors both sides share, and this side's end of a pipe."""
+    """One side of the way between an actor and the inference process: the tensors both sides share, and this side's end
+    of a pipe."""
 
     def __init__(self, questions, answers, end):
         self.questions, self.answers, self.end, self.asked = questions, answers, end, 0
@@ -36,7 +38,9 @@ class Channel:
                         raise EOFError
                 answered = self.end.recv()
         except (EOFError, OSError):  # nobody holds the other end any more
-            raise RuntimeError("The inference process has ended; what it said stands above. --inference worker does without it.") from None
+            raise RuntimeError(
+                "The inference process has ended; what it said stands above. --inference worker does without it."
+            ) from None
         return [shared[:count] for shared in self.answers]
 
 
@@ -67,8 +71,11 @@ def serve(channels, function, device):
 
 @contextlib.contextmanager
 def running(target, args, channels):
-    """Runs target(*args, channels) in a process meanwhile. Nobody else keeps its ends of the pipes, so that actors notice its death."""
-    process = multiprocessing.get_context("spawn").Process(target=target, args=(*args, channels), name="inference", daemon=True)
+    """Runs target(*args, channels) in a process meanwhile. Nobody else keeps its ends of the pipes, so that actors
+    notice its death."""
+    process = multiprocessing.get_context("spawn").Process(
+        target=target, args=(*args, channels), name="inference", daemon=True
+    )
     process.start()
     for channel in channels:
         channel.end.close()

@@ -11,7 +11,8 @@ from cleanrl_games.runtime.files import write_atomically
 
 
 def save_checkpoint(folder, state):
-    """Writes checkpoint.pt; the one that was there becomes previous_checkpoint.pt. Killed at any line, one whole one is left."""
+    """Writes checkpoint.pt; the one that was there becomes previous_checkpoint.pt. Killed at any line, one whole one is
+    left."""
     path = Path(folder) / "checkpoint.pt"
 
     write_atomically(path.with_name("next_checkpoint.pt"), lambda temporary: torch.save(state, temporary))
@@ -21,7 +22,8 @@ def save_checkpoint(folder, state):
 
 
 def read_checkpoint(path):
-    """→ the state; raises what is wrong with the file. Its checksums are compared: torch itself does not look at them."""
+    """→ the state; raises what is wrong with the file. Its checksums are compared: torch itself does not look at
+    them."""
     with zipfile.ZipFile(path) as file:
         damaged = file.testzip()
     if damaged:
@@ -30,11 +32,16 @@ def read_checkpoint(path):
 
 
 def load_checkpoint(path, contract_hash="", network_hash=""):
-    """The state of a run, from its folder or a file; one that saw and did other things than the game does now is refused."""
+    """The state of a run, from its folder or a file; one that saw and did other things than the game does now is
+    refused."""
     given = Path(path)
     path = given / "checkpoint.pt" if given.is_dir() else given
     previous = path.with_name("previous_checkpoint.pt")
-    offer = f" The one before it is whole: go on with --resume {previous}." if previous.exists() and previous != path else ""
+    offer = (
+        f" The one before it is whole: go on with --resume {previous}."
+        if previous.exists() and previous != path
+        else ""
+    )
     if not path.exists():
         missing = (
             f"--resume {given}: there is no such file or folder."
@@ -50,12 +57,14 @@ def load_checkpoint(path, contract_hash="", network_hash=""):
         raise BadInput(f"{path} is not a readable checkpoint: {first_line(error)}.{offer}") from None
     if contract_hash and checkpoint.get("contract_hash", contract_hash) != contract_hash:
         raise BadInput(
-            f"{path} sees and does other things (contract {checkpoint['contract_hash']}, here {contract_hash}): go on with the commit "
+            f"{path} sees and does other things (contract {checkpoint['contract_hash']}, here {contract_hash}): go on "
+            f"with the commit "
             "that it was made with, or start a new run."
         )
     if network_hash and checkpoint.get("network_hash", network_hash) != network_hash:
         raise BadInput(
-            f"{path} is of another network than this script's (the lines of its network have changed): go on with the script that the "
+            f"{path} is of another network than this script's (the lines of its network have changed): go on with the "
+            f"script that the "
             "run kept, script.py beside it, or start a new run."
         )
     return checkpoint
@@ -80,4 +89,6 @@ def restore(checkpoint, **parts):
             else:
                 part.load_state_dict(checkpoint[name])
         except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise BadInput(f"The checkpoint's {name} is not of the sizes that these settings describe: {first_line(error)}") from None
+            raise BadInput(
+                f"The checkpoint's {name} is not of the sizes that these settings describe: {first_line(error)}"
+            ) from None

@@ -14,7 +14,8 @@ def choose_amp(amp, device):
         amp = "off" if device.type == "cpu" else "bf16" if torch.cuda.is_bf16_supported() else "fp16"
     if amp == "bf16" and device.type == "cpu":
         trial = (
-            "import torch; m = torch.nn.Linear(64, 64)\nwith torch.autocast('cpu', torch.bfloat16): m(torch.randn(64, 64)).sum().backward()"
+            "import torch; m = torch.nn.Linear(64, 64)\nwith torch.autocast('cpu', torch.bfloat16): m(torch.randn(64, "
+            "64)).sum().backward()"
         )
         if subprocess.run([sys.executable, "-c", trial], capture_output=True).returncode != 0:
             print("This CPU cannot compute in bf16: --amp falls back to off.", flush=True)

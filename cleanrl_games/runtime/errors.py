@@ -1,4 +1,5 @@
-"""How a run ends when something is wrong: with one sentence that says what, where, and what to do. No traceback unless --debug.
+"""How a run ends when something is wrong: with one sentence that says what, where, and what to do. No traceback unless
+--debug.
 
 BadInput    a flag, a file or a folder that cannot be used as it is; nothing has been written. Exit code 2
 RunFailed   a run that had begun and cannot go on: it diverged, the disk is full, its actors keep dying. Exit code 1
@@ -22,7 +23,8 @@ def first_line(error):
 
 
 def end_in_sentences(debug=False):
-    """From now on an uncaught BadInput or RunFailed is its sentence and its exit code. debug: with the traceback before it."""
+    """From now on an uncaught BadInput or RunFailed is its sentence and its exit code. debug: with the traceback before
+    it."""
 
     def report(kind, error, trace):
         if not isinstance(error, BadInput | RunFailed):

@@ -1,6 +1,8 @@
-"""Files of a run: written under a temporary name and then renamed, in a folder that keeps what it takes to understand the run later.
+"""Files of a run: written under a temporary name and then renamed, in a folder that keeps what it takes to understand
+the run later.
 
-runs/<run>/  config.yaml, script.py (as it ran first), script_resumed_<n>.py (where a resumed run used another), metrics.jsonl,
+runs/<run>/  config.yaml, script.py (as it ran first), script_resumed_<n>.py (where a resumed run used another),
+metrics.jsonl,
              TensorBoard events, checkpoint.pt, previous_checkpoint.pt, model.zip, models/
 """
 
@@ -26,7 +28,9 @@ def write_atomically(path, write):
         os.replace(temporary, path)
     except (OSError, RuntimeError) as error:  # torch.save says RuntimeError when the disk is full
         if disk_is_full(error, path.parent):
-            raise RunFailed(f"The disk of {path.parent} is full: {path.name} could not be written, the last good one is kept.") from None
+            raise RunFailed(
+                f"The disk of {path.parent} is full: {path.name} could not be written, the last good one is kept."
+            ) from None
         raise
     finally:
         temporary.unlink(missing_ok=True)
@@ -70,13 +74,18 @@ def choose_run_folder(args):
 
 def settings_text(args):
     """All settings as YAML; `config` and `resume` name files, not settings."""
-    settings = {name: value for name, value in dataclasses.asdict(args).items() if name not in ("config", "resume", "print_config")}
+    settings = {
+        name: value
+        for name, value in dataclasses.asdict(args).items()
+        if name not in ("config", "resume", "print_config")
+    }
     settings = {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}
     return yaml.safe_dump(settings, sort_keys=False)
 
 
 def make_run_folder(args, script):
-    """Makes the folder with the settings and the script in it; --resume goes on in the old one, whose script is never replaced.
+    """Makes the folder with the settings and the script in it; --resume goes on in the old one, whose script is never
+    replaced.
 
     Call it when everything is checked: what is written here is the run's from then on."""
     folder, source = choose_run_folder(args), script_source(script)
@@ -85,7 +94,9 @@ def make_run_folder(args, script):
         text = settings_text(args)
         write_atomically(folder / "config.yaml", lambda path: path.write_text(text))
     except OSError as error:
-        raise BadInput(f"The run's folder {folder} cannot be written ({error.strerror}): choose another --run-dir.") from None
+        raise BadInput(
+            f"The run's folder {folder} cannot be written ({error.strerror}): choose another --run-dir."
+        ) from None
     if Path(script).resolve().parent != folder.resolve():
         kept = folder / "script.py"
         number = 0

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import secrets
 import subprocess
 import sys
 import time
@@ -9,12 +10,11 @@ import time
 from cleanrl_games.runtime.files import write_atomically
 
 
-def wandb_id(folder, generate):
+def wandb_id(folder):
     """The run's W&B id, kept in its folder: a run that is resumed goes on in the same W&B run."""
     path = folder / "wandb_id.txt"
     if not path.exists():
-        text = generate()
-        write_atomically(path, lambda temporary: temporary.write_text(text))
+        write_atomically(path, lambda temporary: temporary.write_text(secrets.token_hex(4)))
     return path.read_text().strip()
 
 
@@ -24,7 +24,14 @@ class Logger:
     def __init__(self, args, folder, start_step=0):
         from torch.utils.tensorboard import SummaryWriter  # here, so that actors need not load TensorBoard
 
-        self.args, self.start, self.live, self.wandb, self.tensorboard, self.last = args, time.time(), None, None, None, {}
+        self.args, self.start, self.live, self.wandb, self.tensorboard, self.last = (
+            args,
+            time.time(),
+            None,
+            None,
+            None,
+            {},
+        )
         self.writer = SummaryWriter(folder, purge_step=start_step or None)
         self.file = open(folder / "metrics.jsonl", "a", buffering=1)  # noqa: SIM115 (open as long as the run)
         if args.track:
@@ -34,7 +41,7 @@ class Logger:
                 project=args.wandb_project_name,
                 entity=args.wandb_entity or None,
                 name=args.wandb_run_name or folder.name,
-                id=wandb_id(folder, wandb.util.generate_id),
+                id=wandb_id(folder),
                 resume="allow",
                 dir=folder,
                 config=dataclasses.asdict(args),
@@ -49,7 +56,17 @@ class Logger:
             self.live.start()
 
     def _start_tensorboard(self, folder):
-        command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder), "--host", "127.0.0.1", "--port", "0"]
+        command = [
+            sys.executable,
+            "-m",
+            "tensorboard.main",
+            "--logdir",
+            str(folder),
+            "--host",
+            "127.0.0.1",
+            "--port",
+            "0",
+        ]
         self.tensorboard = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         for line in self.tensorboard.stderr:
             if "http://" in line:
@@ -69,7 +86,11 @@ class Logger:
             self.live.update(self._view(step, done))
         else:
             groups = ("charts/", "win_rate/", "elo/", "eval/")
-            shown = [f"{name} {value:.4g}" for name, value in metrics.items() if name.startswith(groups) and not name.endswith("_n")]
+            shown = [
+                f"{name} {value:.4g}"
+                for name, value in metrics.items()
+                if name.startswith(groups) and not name.endswith("_n")
+            ]
             print(f"{step:>12,} steps {done:>4.0%}  {'  '.join(shown)}", flush=True)
 
     def _view(self, step, done):
@@ -79,16 +100,28 @@ class Logger:
         from rich.table import Table
 
         panels = []
-        groups = {"progress": ("charts/",), "games": ("win_rate/", "elo/", "eval/"), "time": ("stats/",), "losses": ("losses/",)}
+        groups = {
+            "progress": ("charts/",),
+            "games": ("win_rate/", "elo/", "eval/"),
+            "time": ("stats/",),
+            "losses": ("losses/",),
+        }
         for title, prefixes in groups.items():
-            shown = {name: value for name, value in self.last.items() if name.startswith(prefixes) and not name.endswith("_n")}
+            shown = {
+                name: value
+                for name, value in self.last.items()
+                if name.startswith(prefixes) and not name.endswith("_n")
+            }
             lines = [f"{name:<26}[bold]{value:>9,.4g}[/]" for name, value in shown.items()]
             panels.append(Panel("\n".join(lines), title=title))
         minutes = (time.time() - self.start) / 60
         rows = Table.grid(expand=True)
         rows.add_row(ProgressBar(total=1.0, completed=min(done, 1.0)))
         rows.add_row(Columns(panels))
-        title = f"{self.args.exp_name} · {self.args.env_id} · seed {self.args.seed} · {step:,} steps · {minutes:.1f} min · {done:.0%}"
+        title = (
+            f"{self.args.exp_name} · {self.args.env_id} · seed {self.args.seed} · {step:,} steps · {minutes:.1f} min "
+            f"· {done:.0%}"
+        )
         return Panel(rows, title=title)
 
     def close(self):

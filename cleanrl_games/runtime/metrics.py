@@ -13,13 +13,15 @@ def wilson(rate, games, z=1.96):
 
 
 def score_metrics(name, scores):
-    """Scores of an evaluation's games → their mean as eval/<name>, its 95 % interval (Wilson) and how many they were."""
+    """Scores of an evaluation's games → their mean as eval/<name>, its 95 % interval (Wilson) and how many they
+    were."""
     rate, low, high = wilson(float(scores.mean()), len(scores))
     return {f"eval/{name}": rate, f"eval/{name}_low": low, f"eval/{name}_high": high, f"eval/{name}_n": len(scores)}
 
 
 def result_metrics(results, kinds):
-    """Rows of (kind of opponent, member, score, length) of the games that ended → win_rate/<kind>, how many, their mean length."""
+    """Rows of (kind of opponent, member, score, length) of the games that ended → win_rate/<kind>, how many, their mean
+    length."""
     metrics = {"charts/episodic_length": float(results[:, 3].mean())} if len(results) else {}
     for kind, name in enumerate(kinds):
         scores = results[results[:, 0] == kind, 2]
@@ -35,8 +37,8 @@ def loss_metrics(names, losses):
 
 
 def time_metrics(lag, queue_size, seconds, learn_time, wait_time):
-    """stats/*: how many versions the rollouts were behind (a tensor), and where the time went: `seconds` are of rollout, inference and
-    simulator."""
+    """stats/*: how many versions the rollouts were behind (a tensor), and where the time went: `seconds` are of
+    rollout, inference and simulator."""
     rollout_time, inference_time, simulator_time = seconds
     return {
         "stats/policy_lag_mean": float(lag.mean()),

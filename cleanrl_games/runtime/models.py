@@ -1,7 +1,7 @@
 """A policy for others, one zip: weights, normalisation, and what it takes to know what this is.
 
-A model is tied to the code that plays it, and to nothing else: the network section of its script (`network_hash`), and what the game
-lets it see and do (`contract_hash`). A changed comment, or another learner, makes no other model.
+A model is tied to the code that plays it, and to nothing else: the network section of its script (`network_hash`), and
+what the game lets it see and do (`contract_hash`). A changed comment, or another learner, makes no other model.
 """
 
 import ast
@@ -25,7 +25,8 @@ SECTION = re.compile(r"^# --8<-- \[start:(\w*network)\]\n(.*?)^# --8<-- \[end:\1
 
 
 def network_hash(source):
-    """Of the network section of a script's text, without its comments and docstrings; of the whole text where none is marked."""
+    """Of the network section of a script's text, without its comments and docstrings; of the whole text where none is
+    marked."""
     section = SECTION.search(source)
     tree = ast.parse(section[2] if section else source)
     for node in ast.walk(tree):
@@ -36,14 +37,28 @@ def network_hash(source):
 
 
 def is_text(statement):
-    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant) and isinstance(statement.value.value, str)
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    )
 
 
 @functools.cache
 def commit_of(script):
-    """The commit that the script's folder stands at, for people; "" outside of a repository. A change on top of it is said too."""
+    """The commit that the script's folder stands at, for people; "" outside of a repository. A change on top of it is
+    said too."""
     try:
-        words = ["git", "-C", str(Path(script).resolve().parent), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+        words = [
+            "git",
+            "-C",
+            str(Path(script).resolve().parent),
+            "describe",
+            "--always",
+            "--dirty",
+            "--abbrev=12",
+            "--exclude=*",
+        ]
         return subprocess.run(words, capture_output=True, text=True, timeout=10).stdout.strip()
     except (OSError, subprocess.TimeoutExpired):  # no git on this machine
         return ""
@@ -89,17 +104,21 @@ def read_model(path):
 
 
 def load_agent(path, contract_hash, make_agent, args=None, sizes=()):
-    """A run's folder or a model.zip → (agent, metadata). `make_agent(settings)` builds the network that the weights are for.
+    """A run's folder or a model.zip → (agent, metadata). `make_agent(settings)` builds the network that the weights are
+    for.
 
     `args`: of the run whose league it is to join, where all networks are alike in the settings named by `sizes`."""
     weights, metadata = read_model(path)
     if metadata.get("contract_hash") != contract_hash:
-        raise BadInput(f"{path} was trained on contract {metadata.get('contract_hash')}, not {contract_hash}: it cannot play here.")
+        raise BadInput(
+            f"{path} was trained on contract {metadata.get('contract_hash')}, not {contract_hash}: it cannot play here."
+        )
     try:
         if args and any(getattr(args, name) != metadata["args"][name] for name in sizes):
             flags = " ".join(f"--{name.replace('_', '-')} {metadata['args'][name]}" for name in sizes)
             raise BadInput(
-                f"{path} is a network of other sizes than this run's, and cannot stand in its pool: start this run with {flags}."
+                f"{path} is a network of other sizes than this run's, and cannot stand in its pool: start this run "
+                f"with {flags}."
             )
         agent = make_agent(metadata["args"]).eval()
         agent.load_state_dict(weights)
@@ -109,25 +128,34 @@ def load_agent(path, contract_hash, make_agent, args=None, sizes=()):
 
 
 def load_matching_weights(agent, path, flag, contract_hash, action_space):
-    """Copies the tensors of a model that fit, and says of each whether it did. `flag` is what the user gave the path to."""
+    """Copies the tensors of a model that fit, and says of each whether it did. `flag` is what the user gave the path
+    to."""
     weights, metadata = read_model(path)
     if metadata.get("action_space") != action_space:
         raise BadInput(
-            f"{flag} {path}: its action space is {metadata.get('action_space', 'not named')}, not {action_space}: its heads mean other "
+            f"{flag} {path}: its action space is {metadata.get('action_space', 'not named')}, not {action_space}: its "
+            f"heads mean other "
             "actions. Give a model of this game's scripts."
         )
     if metadata.get("contract_hash") != contract_hash:
         raise BadInput(
-            f"{flag} {path}: its observations are of contract {metadata.get('contract_hash')}, not {contract_hash}: the same columns would "
+            f"{flag} {path}: its observations are of contract {metadata.get('contract_hash')}, not {contract_hash}: "
+            f"the same columns would "
             "mean other things. Train it again."
         )
     own = agent.state_dict()
     fits = {name: name in weights and weights[name].shape == tensor.shape for name, tensor in own.items()}
     for name, tensor in own.items():
         found = f"the model's is {tuple(weights[name].shape)}" if name in weights else "the model has none"
-        print(f"{flag}: {name} {tuple(tensor.shape)} {'taken over' if fits[name] else f'left as it was, {found}'}", flush=True)
+        print(
+            f"{flag}: {name} {tuple(tensor.shape)} {'taken over' if fits[name] else f'left as it was, {found}'}",
+            flush=True,
+        )
     for name in weights.keys() - own.keys():
         print(f"{flag}: {name} {tuple(weights[name].shape)} of the model has no place here", flush=True)
     if not any(fits.values()):
-        raise BadInput(f"{flag} {path}: no tensor of it fits this network; the flags of its size (--help) must be those it was made with.")
+        raise BadInput(
+            f"{flag} {path}: no tensor of it fits this network; the flags of its size (--help) must be those it was "
+            f"made with."
+        )
     agent.load_state_dict({name: weights[name] if fits[name] else tensor for name, tensor in own.items()})

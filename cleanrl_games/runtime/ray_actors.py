@@ -1,4 +1,5 @@
-"""The actors of a script on a Ray cluster (--ray-address): the same Actor class, on as many machines as the cluster has."""
+"""The actors of a script on a Ray cluster (--ray-address): the same Actor class, on as many machines as the cluster
+has."""
 
 import os
 import signal
@@ -11,17 +12,23 @@ from cleanrl_games.runtime.errors import BadInput, first_line
 
 
 def check_address(address):
-    """Refuses an address where nobody answers, at once: Ray itself would try for minutes. "" and "auto" are left to Ray."""
+    """Refuses an address where nobody answers, at once: Ray itself would try for minutes. "" and "auto" are left to
+    Ray."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if address in ("", "auto", "local"):
         return
     if not colon or not port.isdigit():
-        raise BadInput(f"--ray-address {address}: give host:port as `ray start` prints it, or auto for the cluster of this machine.")
+        raise BadInput(
+            f"--ray-address {address}: give host:port as `ray start` prints it, or auto for the cluster of this "
+            f"machine."
+        )
     try:
         socket.create_connection((host, int(port)), timeout=10.0).close()
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise BadInput(f"--ray-address {address}: nobody answers there ({reason}). Is the head started (`ray start --head`)?") from None
+        raise BadInput(
+            f"--ray-address {address}: nobody answers there ({reason}). Is the head started (`ray start --head`)?"
+        ) from None
 
 
 def connect(address):
@@ -44,8 +51,8 @@ def connect(address):
 def ray_rollouts(args, broadcast, stopping, actor_class, make_storage):
     """Yields (actor's index, storage, rollouts under way), like the script's own generators.
 
-    `broadcast` holds shared tensors; each rollout is sent a copy of them, frozen policies only when they have changed. A lost actor is
-    reported and replaced by a new one with the same index.
+    `broadcast` holds shared tensors; each rollout is sent a copy of them, frozen policies only when they have changed.
+    A lost actor is reported and replaced by a new one with the same index.
     """
     ray, broadcast_class = connect(args.ray_address), type(broadcast)
 
@@ -79,8 +86,13 @@ def ray_rollouts(args, broadcast, stopping, actor_class, make_storage):
                 index, storage = pending.pop(ready), None
                 try:
                     storage = ray.get(ready)
-                except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError) as error:  # it, or its finished rollout
-                    print(f"Ray actor {index} was lost ({type(error).__name__}): a new one takes its place.", flush=True)
+                except (
+                    ray.exceptions.RayActorError,
+                    ray.exceptions.ObjectLostError,
+                ) as error:  # it, or its finished rollout
+                    print(
+                        f"Ray actor {index} was lost ({type(error).__name__}): a new one takes its place.", flush=True
+                    )
                     del actors[index]
                 dispatch(index)
                 if storage is not None:

@@ -2,8 +2,8 @@
 
     defaults < preset < the resumed run's config.yaml < --config FILE < flags
 
-A script's Args is a flat dataclass. What a field may hold is said by its type, so that --help shows it and files are held to it too:
-`num_workers: Count = 4`, `clip_coef: Positive = 0.2`, `amp: Literal["auto", "off"] = "auto"`.
+A script's Args is a flat dataclass. What a field may hold is said by its type, so that --help shows it and files are
+held to it too: `num_workers: Count = 4`, `clip_coef: Positive = 0.2`, `amp: Literal["auto", "off"] = "auto"`.
 """
 
 import argparse
@@ -68,7 +68,9 @@ def parse_value(hint, value):
         choices = typing.get_args(kind)
         if value not in choices or isinstance(value, bool) != isinstance(choices[0], bool):
             close = difflib.get_close_matches(str(value), map(str, choices), n=1)
-            raise ValueError(f"one of {', '.join(map(str, choices))}" + (f" (did you mean {close[0]!r}?)" if close else ""))
+            raise ValueError(
+                f"one of {', '.join(map(str, choices))}" + (f" (did you mean {close[0]!r}?)" if close else "")
+            )
         return value
     if typing.get_origin(kind) is tuple:
         inner = typing.get_args(kind)[0]
@@ -85,7 +87,9 @@ def parse_value(hint, value):
         except ValueError:
             raise ValueError("a number") from None
     if type(value) is not kind:
-        raise ValueError({int: "a whole number", float: "a number", bool: "true or false", str: "a text"}.get(kind, kind.__name__))
+        raise ValueError(
+            {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}.get(kind, kind.__name__)
+        )
     check_number(value, limits)
     return value
 
@@ -110,7 +114,8 @@ def resolve_alias(name, value, aliases):
 
 
 def check_settings(cls, values, source, aliases=None):
-    """Settings from a file → {field: value}, checked key by key; all unknown keys are named at once, with what they may have meant."""
+    """Settings from a file → {field: value}, checked key by key; all unknown keys are named at once, with what they may
+    have meant."""
     hints = typing.get_type_hints(cls, include_extras=True)
     if not isinstance(values, dict):
         raise BadInput(f"{source} should be a YAML mapping of settings, found {type(values).__name__}.")
@@ -170,7 +175,12 @@ def split_flags(argv, aliases):
 def read_settings(file):
     try:
         return yaml.safe_load(Path(file).read_text()) or {}
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:  # ValueError: no UTF-8, or a date that is none
+    except (
+        OSError,
+        ValueError,
+        RecursionError,
+        yaml.YAMLError,
+    ) as error:  # ValueError: no UTF-8, or a date that is none
         raise BadInput(f"Cannot read the settings in {file}: {first_line(error)}") from None
 
 
@@ -191,7 +201,9 @@ def flag_type(hint):
             value = kind(text)
             check_number(value, limits)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"should be {'a whole' if kind is int else 'a'} number, {limits}, found {text!r}") from None
+            raise argparse.ArgumentTypeError(
+                f"should be {'a whole' if kind is int else 'a'} number, {limits}, found {text!r}"
+            ) from None
         return value
 
     return parse
@@ -208,17 +220,25 @@ def parse_args(cls, presets, argv=None, aliases=None):
             words.insert(at + 1, latest_run(cls.exp_name))
     print_config = "--print-config" in words
     words = [word for word in words if word != "--print-config"]
-    said = {name: words[words.index(f"--{name}") + 1] for name in ("preset", "resume", "config") if f"--{name}" in words[:-1]}
+    said = {
+        name: words[words.index(f"--{name}") + 1]
+        for name in ("preset", "resume", "config")
+        if f"--{name}" in words[:-1]
+    }
     values = {}
     if "resume" in said:
         if not Path(said["resume"]).exists():
-            raise BadInput(f"--resume {said['resume']}: there is no such file or folder. Give a run's folder or its checkpoint.pt.")
+            raise BadInput(
+                f"--resume {said['resume']}: there is no such file or folder. Give a run's folder or its checkpoint.pt."
+            )
         file = run_folder(said["resume"]) / "config.yaml"
         values |= check_settings(cls, read_settings(file), file, aliases)
     if "config" in said:
         values |= check_settings(cls, read_settings(said["config"]), said["config"], aliases)
     preset = presets.get(said.get("preset", values.get("preset")), {})
-    description = f"{module.__doc__}\n--print-config writes all settings, as these flags would set them, as YAML and ends."
+    description = (
+        f"{module.__doc__}\n--print-config writes all settings, as these flags would set them, as YAML and ends."
+    )
     args = tyro.cli(cls, default=cls(**{**preset, **values}), args=words, description=description)
     check_args(args)
     end_in_sentences(getattr(args, "debug", False))

@@ -1,11 +1,13 @@
-"""What a learner and its actors hand each other: weights as one flat tensor, an actor's state, and memory that they share.
+"""What a learner and its actors hand each other: weights as one flat tensor, an actor's state, and memory that they
+share.
 
 Without /dev/shm, for WSL and containers where that is small (--sharing file_system):
 
-    learner: unlinked temporary file ── mapped ──> MappedTensor ── pickled as /proc/<pid>/fd/<n> ──> actor: the same pages
+    learner: unlinked temporary file ── mapped ──> MappedTensor ── pickled as /proc/<pid>/fd/<n> ──> actor: the same
+    pages
 
-PyTorch's own sharing strategies, `file_system` included, both keep their memory in /dev/shm. Here the pages belong to a file in
-the temporary folder that has no name: nothing is left behind, however the processes end.
+PyTorch's own sharing strategies, `file_system` included, both keep their memory in /dev/shm. Here the pages belong to a
+file in the temporary folder that has no name: nothing is left behind, however the processes end.
 """
 
 import contextlib
@@ -47,11 +49,13 @@ def copy_with_weights(agent, flat):
 
 
 class Broadcast:
-    """What a learner tells its actors, all of one version: its weights, frozen policies, and what the script wants to tell of them.
+    """What a learner tells its actors, all of one version: its weights, frozen policies, and what the script wants to
+    tell of them.
 
     numbers: {name: float64 tensor}; "version" is always there.
-    members: {name: float64 tensor, an entry for each place}; "policy_id" is always there, 0 = nobody has that place. The weights of
-    the frozen policy in a place are in `member_weights`; places beyond those are for players without weights."""
+    members: {name: float64 tensor, an entry for each place}; "policy_id" is always there, 0 = nobody has that place.
+    The weights of the frozen policy in a place are in `member_weights`; places beyond those are for players without
+    weights."""
 
     def __init__(self, sharing, num_parameters, num_members, numbers=None, member_fields=(), extra_places=0):
         """numbers: {name: how many}, beside "version"; member_fields: names beside "policy_id" """
@@ -100,13 +104,18 @@ class Broadcast:
         self.weights, self.member_weights = tensors["weights"], tensors["member_weights"]
         for group in ("numbers", "members"):
             prefix = f"{group}/"
-            setattr(self, group, {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)})
+            setattr(
+                self,
+                group,
+                {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)},
+            )
         self.lock = contextlib.nullcontext()
         return self
 
 
 def load_members(members, agent, broadcast, wanted, in_use):
-    """Frozen policies by id: those that are wanted are copied when first needed, those that nobody needs any more are dropped.
+    """Frozen policies by id: those that are wanted are copied when first needed, those that nobody needs any more are
+    dropped.
 
     members: {policy_id: policy} as it was; agent: a network of the same kind → {policy_id: policy}"""
     ids = broadcast.members["policy_id"].tolist()
@@ -138,7 +147,8 @@ def load_actor_state(actor, state):
 
 
 class MappedTensor(torch.Tensor):
-    """A tensor over a mapped file. What is computed with it is a plain tensor; sent to another process it is mapped there too."""
+    """A tensor over a mapped file. What is computed with it is a plain tensor; sent to another process it is mapped
+    there too."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
@@ -154,13 +164,15 @@ def map_file(path, shape, dtype):
 
 
 def mapped(tensor):
-    """A zeroed MappedTensor of the same shape and type; its room on the disk is taken at once, so that no later write can fail."""
+    """A zeroed MappedTensor of the same shape and type; its room on the disk is taken at once, so that no later write
+    can fail."""
     file = tempfile.TemporaryFile(prefix="cleanrl_games-")  # noqa: SIM115 (open as long as the tensor)
     try:
         os.posix_fallocate(file.fileno(), 0, max(tensor.nbytes, 1))
     except OSError as error:
         raise BadInput(
-            f"{tempfile.gettempdir()} has no room for {tensor.nbytes / 2**20:.0f} MB of shared memory ({error.strerror}): "
+            f"{tempfile.gettempdir()} has no room for {tensor.nbytes / 2**20:.0f} MB of shared memory "
+            f"({error.strerror}): "
             "free some, set TMPDIR to a larger disk, or take fewer --num-workers or a smaller --buffer-size."
         ) from None
     result = map_file(f"/proc/{os.getpid()}/fd/{file.fileno()}", tensor.shape, tensor.dtype).as_subclass(MappedTensor)
@@ -179,18 +191,23 @@ def share(tensor, how):
 
 
 def resolve_sharing(args, make_storage, num_parameters):
-    """What --sharing means on this machine, given what is shared: two rollouts of each actor, weights of the learner and its league."""
+    """What --sharing means on this machine, given what is shared: two rollouts of each actor, weights of the learner
+    and its league."""
     slot = sum(tensor.nbytes for tensor in make_storage(args).values())
     weights = 4 * (args.league_size + 1) * num_parameters
     return choose_sharing(args.sharing, 2 * args.num_workers * slot + weights)
 
 
 def choose_sharing(sharing, needed):
-    """ "auto" → "file_system" if /dev/shm cannot hold `needed` bytes, else "shared_memory"; what was asked for stays."""
+    """ "auto" → "file_system" if /dev/shm cannot hold `needed` bytes, else "shared_memory"; what was asked for
+    stays."""
     if sharing != "auto":
         return sharing
     free = shutil.disk_usage(SHM).free if os.path.isdir(SHM) else 0
     if free > 1.1 * needed:
         return "shared_memory"
-    print(f"{SHM} has {free / 2**20:.0f} MB left of the {needed / 2**20:.0f} MB that are needed: --sharing file_system.", flush=True)
+    print(
+        f"{SHM} has {free / 2**20:.0f} MB left of the {needed / 2**20:.0f} MB that are needed: --sharing file_system.",
+        flush=True,
+    )
     return "file_system"

@@ -8,7 +8,8 @@ from cleanrl_games.runtime.errors import RunFailed
 
 
 def stop_on_signals(after="update"):
-    """Ctrl-C or SIGTERM fills the list that is returned, and the run stops when it next looks; a second one stops it at once."""
+    """Ctrl-C or SIGTERM fills the list that is returned, and the run stops when it next looks; a second one stops it at
+    once."""
     stopping = []
 
     def stop(*_):
@@ -35,4 +36,6 @@ def progress(args, global_step, seconds, update=0):
 def check_finite(losses):
     """Ends a run that has diverged, before its weights are saved or handed to anybody."""
     if losses and not torch.isfinite(torch.stack(losses)).all():
-        raise RunFailed("The loss is not finite. The last good state is in the checkpoint; try a smaller --learning-rate.")
+        raise RunFailed(
+            "The loss is not finite. The last good state is in the checkpoint; try a smaller --learning-rate."
+        )

@@ -2,9 +2,9 @@
 
     python cleanrl_games/tools/arena.py runs/<run> runs/<other run>/models/*.zip --output runs/arena
 
-Its folder has arena.json with the results, written after every pairing: the same command goes on where it was stopped, and plays
-again only what a changed model or game has made stale. At the end there are arena.md, ratings.csv, pairings.csv and heatmap.png, and
-the last line is a JSON object.
+Its folder has arena.json with the results, written after every pairing: the same command goes on where it was stopped,
+and plays again only what a changed model or game has made stale. At the end there are arena.md, ratings.csv,
+pairings.csv and heatmap.png, and the last line is a JSON object.
 """
 
 import contextlib
@@ -65,8 +65,8 @@ class Args(evaluate.Args):
 def bradley_terry(scores, games):
     """Maximum-likelihood Elo, a tie counting half → (ratings with mean 0 (n,), covariance (n, n)), in Elo points.
 
-    scores, games: (n, n), points of the row's player and games played. One tie per pairing is added, so that a player who
-    won all games is rated as far up as so many games can show, not infinitely.
+    scores, games: (n, n), points of the row's player and games played. One tie per pairing is added, so that a player
+    who won all games is rated as far up as so many games can show, not infinitely.
     """
     games, scores = games + (games > 0), scores + 0.5 * (games > 0)
 
@@ -75,7 +75,9 @@ def bradley_terry(scores, games):
         expected = 1 / (1 + np.exp(-logits))
         return (scores * np.logaddexp(0, -logits)).sum(), (games * expected - scores).sum(1)
 
-    found = optimize.minimize(loss, np.zeros(len(games)), jac=True, method="L-BFGS-B", options={"gtol": 1e-9, "ftol": 1e-15})
+    found = optimize.minimize(
+        loss, np.zeros(len(games)), jac=True, method="L-BFGS-B", options={"gtol": 1e-9, "ftol": 1e-15}
+    )
     theta = found.x - found.x.mean()
     expected = 1 / (1 + np.exp(theta[None, :] - theta[:, None]))
     information = games * expected * (1 - expected)
@@ -85,7 +87,8 @@ def bradley_terry(scores, games):
 
 
 def anchored(ratings, covariance, anchor=None):
-    """Ratings with a player (or the mean) at 1500 → (ratings, 95 % half-widths). The anchor's own is 0 by definition."""
+    """Ratings with a player (or the mean) at 1500 → (ratings, 95 % half-widths). The anchor's own is 0 by
+    definition."""
     if anchor is None:
         return CENTRE + ratings, 1.96 * np.sqrt(np.diag(covariance).clip(0))
     variance = np.diag(covariance) + covariance[anchor, anchor] - 2 * covariance[anchor]
@@ -93,18 +96,21 @@ def anchored(ratings, covariance, anchor=None):
 
 
 def openskill_ratings(counts, seed=1):
-    """Plackett–Luce ratings from the games in a random order, as a ladder would see them. counts (n, n, 3): won, tied, lost of
-    i against j for i < j → (mu, sigma)"""
+    """Plackett–Luce ratings from the games in a random order, as a ladder would see them. counts (n, n, 3): won, tied,
+    lost of i against j for i < j → (mu, sigma)"""
     from openskill.models import PlackettLuce
 
     model = PlackettLuce()
     ratings = [model.rating() for _ in counts]
     pairs = [(i, j) for i, j in itertools.combinations(range(len(counts)), 2)]
     games = np.concatenate(
-        [np.repeat([[i, j, 0], [i, j, 1], [i, j, 2]], counts[i, j], axis=0) for i, j in pairs] or [np.zeros((0, 3), int)]
+        [np.repeat([[i, j, 0], [i, j, 1], [i, j, 2]], counts[i, j], axis=0) for i, j in pairs]
+        or [np.zeros((0, 3), int)]
     )
     for i, j, outcome in np.random.default_rng(seed).permutation(games).tolist():
-        ((ratings[i],), (ratings[j],)) = model.rate([[ratings[i]], [ratings[j]]], ranks=[[0, 1], [0, 0], [1, 0]][outcome])
+        ((ratings[i],), (ratings[j],)) = model.rate(
+            [[ratings[i]], [ratings[j]]], ranks=[[0, 1], [0, 0], [1, 0]][outcome]
+        )
     return np.array([rating.mu for rating in ratings]), np.array([rating.sigma for rating in ratings])
 
 
@@ -129,11 +135,12 @@ def linear_programme(**problem):
 
 
 def nash(payoffs):
-    """The equilibrium of largest entropy (Balduzzi et al. 2018): copies of a player share its mass instead of one taking all.
+    """The equilibrium of largest entropy (Balduzzi et al. 2018): copies of a player share its mass instead of one
+    taking all.
 
-    Equilibria form a polytope. Its point with the most of player i is a linear programme for each i; their mean lies inside, with
-    mass on everybody who can have any, and from there entropy is climbed by sequential quadratic programming.
-    """
+    Equilibria form a polytope. Its point with the most of player i is a linear programme for each i; their mean lies
+    inside, with mass on everybody who can have any, and from there entropy is climbed by sequential quadratic
+    programming."""
     n, vertex = len(payoffs), nash_vertex(payoffs)
     value = (vertex @ payoffs).min()
     polytope = {"A_ub": -payoffs.T, "b_ub": np.full(n, 1e-9 - value), "A_eq": np.ones((1, n)), "b_eq": [1.0]}
@@ -153,14 +160,19 @@ def nash(payoffs):
         options={"maxiter": 500, "ftol": 1e-12},
     )
     climbed = found.x / found.x.sum()
-    better = np.isfinite(climbed).all() and (climbed @ rows).min() > value - 1e-6 and found.fun <= (start * np.log(start)).sum() + 1e-9
+    better = (
+        np.isfinite(climbed).all()
+        and (climbed @ rows).min() > value - 1e-6
+        and found.fun <= (start * np.log(start)).sum() + 1e-9
+    )
     mixture = np.zeros(n)
     mixture[support] = climbed if better else start  # both are equilibria
     return mixture
 
 
 def nash_interval(counts, draws=200, seed=1):
-    """How much of the equilibrium is chance: the 95 % interval of each player's mass over games drawn anew from the results."""
+    """How much of the equilibrium is chance: the 95 % interval of each player's mass over games drawn anew from the
+    results."""
     rng, n, masses = np.random.default_rng(seed), len(counts), []
     pairs = [(i, j) for i, j in itertools.combinations(range(n), 2) if counts[i, j].sum()]
     for _ in range(draws):
@@ -188,8 +200,10 @@ def analyse(counts, anchor=None):
     against = np.where(np.eye(n, dtype=bool) | (games == 0), 2.0, payoffs)  # nobody is a response to himself
     mu, sigma = openskill_ratings(counts)
     return {
-        "payoffs": payoffs, "low": low, "high": high, "games": games, "elo": elo, "elo_spread": spread, "mu": mu, "sigma": sigma,
-        "nash": mixture, "nash_low": mass_low, "nash_high": mass_high, "nash_score": payoffs @ mixture, "response": against.argmin(1),
+        "payoffs": payoffs, "low": low, "high": high, "games": games, "elo": elo, "elo_spread": spread, "mu": mu,
+        "sigma": sigma,
+        "nash": mixture, "nash_low": mass_low, "nash_high": mass_high, "nash_score": payoffs @ mixture,
+        "response": against.argmin(1),
     }  # fmt: skip
 
 
@@ -208,7 +222,9 @@ def play(args, game, player, opponent, progress):
 def worker_main(args, game, sources, tasks, done, progress):
     """The life of a process that plays: take a pairing, play it, say so. Ends with its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # an exit that unwinds, so that a game's own processes are ended
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(0)
+    )  # an exit that unwinds, so that a game's own processes are ended
     torch.set_num_threads(args.threads)
     parent, loaded = multiprocessing.parent_process(), {}  # not getppid: it may have died before this line
 
@@ -225,7 +241,9 @@ def worker_main(args, game, sources, tasks, done, progress):
                     if name not in loaded:
                         path = sources[name]
                         loaded[name] = models.load(path, game, args.trust_source) if path else name
-                result = play(args, game, *(loaded[name] for name in names), lambda games, slot=number: tell(slot, games))
+                result = play(
+                    args, game, *(loaded[name] for name in names), lambda games, slot=number: tell(slot, games)
+                )
                 done.put((names, result, ""))
     except (models.ModelError, ValueError, OSError) as error:  # a loadout that is not there, a file that has vanished
         done.put((names, None, f"{' against '.join(names)}: {error}"))
@@ -239,7 +257,9 @@ def play_in_processes(args, game, players, pairs, show):
     tasks, done, progress = context.Queue(), context.Queue(), context.Array("q", len(pairs))
     sources = {name: str(player.path) if isinstance(player, models.Model) else "" for name, player in players.items()}
     workers = [
-        context.Process(target=worker_main, args=(args, game, sources, tasks, done, progress), name=f"arena-{i}", daemon=True)
+        context.Process(
+            target=worker_main, args=(args, game, sources, tasks, done, progress), name=f"arena-{i}", daemon=True
+        )
         for i in range(min(args.jobs, len(pairs)))
     ]
     for number, pair in enumerate(pairs):
@@ -258,7 +278,9 @@ def play_in_processes(args, game, players, pairs, show):
             show(sum(progress))
             for worker in workers:
                 if worker.exitcode is not None and done.empty():
-                    raise models.ModelError(f"A process that played (pid {worker.pid}) died with exit code {worker.exitcode}.")
+                    raise models.ModelError(
+                        f"A process that played (pid {worker.pid}) died with exit code {worker.exitcode}."
+                    )
     finally:
         for worker in workers:
             if worker.pid is not None:
@@ -271,7 +293,13 @@ def play_in_processes(args, game, players, pairs, show):
 def play_here(args, game, players, pairs, show):
     for number, (first, second) in enumerate(pairs):
         try:
-            result = play(args, game, players[first], players[second], lambda games, before=number: show(before * args.episodes + games))
+            result = play(
+                args,
+                game,
+                players[first],
+                players[second],
+                lambda games, before=number: show(before * args.episodes + games),
+            )
         except (ValueError, OSError) as error:
             raise models.ModelError(f"{first} against {second}: {error}") from None
         yield (first, second), result
@@ -281,11 +309,14 @@ def play_here(args, game, players, pairs, show):
 
 
 def game_hash(game):
-    """Changes with any file of the game's shim: old results were played by other rules, or by other scripted players."""
+    """Changes with any file of the game's shim: old results were played by other rules, or by other scripted
+    players."""
     digest = hashlib.sha256()
     if game in models.SHIMS:
         folder = Path(importlib.import_module(models.SHIMS[game]).__file__).parent
-        for path in sorted(path for path in folder.rglob("*") if path.suffix in (".py", ".js", ".yaml", ".json", ".txt")):
+        for path in sorted(
+            path for path in folder.rglob("*") if path.suffix in (".py", ".js", ".yaml", ".json", ".txt")
+        ):
             if "node_modules" not in path.parts:
                 digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
@@ -293,14 +324,30 @@ def game_hash(game):
 
 def identities(players):
     """Who a name is: a model by the hash of its file, a scripted player by its name."""
-    return {name: file_hash(player.path) if isinstance(player, models.Model) else f"scripted {name}" for name, player in players.items()}
+    return {
+        name: file_hash(player.path) if isinstance(player, models.Model) else f"scripted {name}"
+        for name, player in players.items()
+    }
 
 
 class Book:
-    """The results in arena.json. A result counts only as long as both players, the game and the settings are what they were."""
+    """The results in arena.json. A result counts only as long as both players, the game and the settings are what they
+    were."""
 
     def __init__(self, folder, game, args, who):
-        ignored = ("players", "against", "json", "save", "output", "baselines", "anchor", "jobs", "threads", "trust_source", "game")
+        ignored = (
+            "players",
+            "against",
+            "json",
+            "save",
+            "output",
+            "baselines",
+            "anchor",
+            "jobs",
+            "threads",
+            "trust_source",
+            "game",
+        )
         self.path, self.who, self.game = folder / "arena.json", who, game
         self.settings = {name: value for name, value in dataclasses.asdict(args).items() if name not in ignored}
         self.results, self.known, self.changed = {}, {}, []
@@ -311,13 +358,20 @@ class Book:
                 stored = json.loads(self.path.read_text())
                 self.known = {entry["key"]: entry for entry in stored["pairings"]}
                 told, before = stored["game"], stored["players"]
-                if not all({"player", "opponent", "won", "tied", "lost", "seconds"} <= entry.keys() for entry in self.known.values()):
+                if not all(
+                    {"player", "opponent", "won", "tied", "lost", "seconds"} <= entry.keys()
+                    for entry in self.known.values()
+                ):
                     raise KeyError("a pairing's results")
                 self.changed = [name for name in who if name in before and before[name] != who[name]]
             except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise models.ModelError(f"{self.path} is not an arena's results ({first_line(error)}): choose another --output.") from None
+                raise models.ModelError(
+                    f"{self.path} is not an arena's results ({first_line(error)}): choose another --output."
+                ) from None
             if told != game:
-                raise models.ModelError(f"{folder} is an arena of {told}, these players are of {game}: choose another --output.")
+                raise models.ModelError(
+                    f"{folder} is an arena of {told}, these players are of {game}: choose another --output."
+                )
 
     def key(self, pair):
         return f"{self.conditions} {' '.join(self.who[name] for name in pair)}"
@@ -331,12 +385,24 @@ class Book:
 
     def add(self, pair, result):
         won, tied, lost, seconds = result
-        entry = {"player": pair[0], "opponent": pair[1], "won": won, "tied": tied, "lost": lost, "seconds": round(seconds, 2)}
+        entry = {
+            "player": pair[0],
+            "opponent": pair[1],
+            "won": won,
+            "tied": tied,
+            "lost": lost,
+            "seconds": round(seconds, 2),
+        }
         self.results[pair] = self.known[self.key(pair)] = {"key": self.key(pair), **entry}
 
     def save(self):
         # Results of other settings and of players left out this time stay in the file, for when they are wanted again.
-        content = {"game": self.game, "settings": self.settings, "players": self.who, "pairings": list(self.known.values())}
+        content = {
+            "game": self.game,
+            "settings": self.settings,
+            "players": self.who,
+            "pairings": list(self.known.values()),
+        }
         write_atomically(self.path, lambda path: path.write_text(json.dumps(content, indent=1) + "\n"))
 
     def counts(self, names):
@@ -358,13 +424,16 @@ def ratings_table(names, found):
     for i in order(found):
         beaten_by = found["response"][i]
         rate, low = 1 - found["payoffs"][i, beaten_by], 1 - found["high"][i, beaten_by]
-        responder = names[beaten_by] if found["games"][i, beaten_by] else ""  # a stopped arena may not have shown one yet
+        responder = (
+            names[beaten_by] if found["games"][i, beaten_by] else ""
+        )  # a stopped arena may not have shown one yet
         rows.append(
             {
                 "player": names[i], "elo": round(found["elo"][i], 1), "elo_spread": round(found["elo_spread"][i], 1),
                 "openskill_mu": round(found["mu"][i], 2), "openskill_sigma": round(found["sigma"][i], 2),
                 "nash_mass": round(found["nash"][i], 4), "nash_mass_low": round(found["nash_low"][i], 4),
-                "nash_mass_high": round(found["nash_high"][i], 4), "score_against_nash": round(found["nash_score"][i], 4),
+                "nash_mass_high": round(found["nash_high"][i], 4),
+                "score_against_nash": round(found["nash_score"][i], 4),
                 "mean_score": round(np.delete(found["payoffs"][i], i).mean(), 4), "best_response": responder,
                 "best_response_score": round(rate, 4), "best_response_low": round(low, 4),
             }
@@ -390,13 +459,24 @@ def markdown(names, found, title):
             response += ", perhaps no more than even"
         lines.append(
             f"| {number} | {row['player']} | {row['elo']:.0f} ± {row['elo_spread']:.0f} | {row['openskill_mu']:.1f} ± "
-            f"{1.96 * row['openskill_sigma']:.1f} | {row['nash_mass']:.1%} ({row['nash_mass_low']:.0%} – {row['nash_mass_high']:.0%}) | "
+            f"{1.96 * row['openskill_sigma']:.1f} | {row['nash_mass']:.1%} ({row['nash_mass_low']:.0%} – "
+            f"{row['nash_mass_high']:.0%}) | "
             f"{row['score_against_nash']:.1%} | {row['mean_score']:.1%} | {response} |"
         )
-    lines += ["", "Score of the row's player against the column's, a tie counting half, with its 95 % interval (Wilson):", ""]
-    lines += ["| | | " + " | ".join(str(number) for number in range(1, len(names) + 1)) + " |", "|---:|---|" + "---|" * len(names)]
+    lines += [
+        "",
+        "Score of the row's player against the column's, a tie counting half, with its 95 % interval (Wilson):",
+        "",
+    ]
+    lines += [
+        "| | | " + " | ".join(str(number) for number in range(1, len(names) + 1)) + " |",
+        "|---:|---|" + "---|" * len(names),
+    ]
     for number, i in enumerate(best, 1):
-        cells = [f"{found['payoffs'][i, j]:.1%} ({found['low'][i, j]:.0%} – {found['high'][i, j]:.0%})" if i != j else "" for j in best]
+        cells = [
+            f"{found['payoffs'][i, j]:.1%} ({found['low'][i, j]:.0%} – {found['high'][i, j]:.0%})" if i != j else ""
+            for j in best
+        ]
         lines.append(f"| {number} | {names[i]} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -430,7 +510,13 @@ def heatmap(path, names, found, title):
             if i != j:
                 rate = found["payoffs"][i, j]
                 axis.text(
-                    column, row, f"{100 * rate:.0f}", ha="center", va="center", color="w" if abs(rate - 0.5) > 0.3 else "k", fontsize=9
+                    column,
+                    row,
+                    f"{100 * rate:.0f}",
+                    ha="center",
+                    va="center",
+                    color="w" if abs(rate - 0.5) > 0.3 else "k",
+                    fontsize=9,
                 )
     axis.set_title(title, fontsize=10)
     figure.colorbar(shown, ax=axis, label="score of the row's player")
@@ -474,7 +560,9 @@ def gather(args):
     if len(players) < 2:
         raise models.ModelError(f"An arena needs at least two players, found {len(players)}.")
     if args.anchor and args.anchor not in players:
-        raise models.ModelError(f"--anchor should name one of the players ({', '.join(players)}), found {args.anchor!r}.")
+        raise models.ModelError(
+            f"--anchor should name one of the players ({', '.join(players)}), found {args.anchor!r}."
+        )
     return game, players
 
 
@@ -498,7 +586,11 @@ def main(argv=None):
     todo = book.missing(pairs)
     for name in book.changed:
         print(f"{name} has changed since it last played here: its games are played again.", file=sys.stderr)
-    print(f"{folder}: {len(pairs) - len(todo)} of {len(pairs)} pairings are known, {len(todo)} to play", file=sys.stderr, flush=True)
+    print(
+        f"{folder}: {len(pairs) - len(todo)} of {len(pairs)} pairings are known, {len(todo)} to play",
+        file=sys.stderr,
+        flush=True,
+    )
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task("games", total=len(todo) * args.episodes)
@@ -521,17 +613,25 @@ def main(argv=None):
     print(f"tables and heat map: {folder}")
     if stopped:
         raise SystemExit(
-            f"Stopped: {len(book.results)} of {len(pairs)} pairings are finished; the same command with --output {folder} goes on."
+            f"Stopped: {len(book.results)} of {len(pairs)} pairings are finished; the same command with --output "
+            f"{folder} goes on."
         )
     figures = {"players": len(names), "pairings": len(pairs)}
     print(
         json.dumps(
-            figures | {f"{key}/{row['player']}": float(row[key]) for row in rows for key in ("elo", "nash_mass", "score_against_nash")}
+            figures
+            | {
+                f"{key}/{row['player']}": float(row[key])
+                for row in rows
+                for key in ("elo", "nash_mass", "score_against_nash")
+            }
         )
     )
     return rows
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is finished is written, what plays is ended
+    signal.signal(
+        signal.SIGTERM, signal.default_int_handler
+    )  # as Ctrl-C: what is finished is written, what plays is ended
     main()

@@ -4,8 +4,10 @@
 
 sim_agent_steps_per_s             one core, N = 1024, masked random actions; observations, masks and rewards included
 ratio_vs_plain_python             the same rules without the compiler (NUMBA_DISABLE_JIT=1), in the same run
-learner_bound_agent_steps_per_s   the script's updates on data already in memory, while a second process does nothing but the
-                                  inference that such data needs: the slower of the two, since training does both at once
+learner_bound_agent_steps_per_s   the script's updates on data already in memory, while a second process does nothing
+  but the
+                                  inference that such data needs: the slower of the two, since training does both at
+                                  once
 train_agent_steps_per_s           the script itself with one actor process, from its second update on
 train_fraction_of_bound           the last two, divided
 sim_fraction_of_time              simulator seconds per second of training
@@ -53,9 +55,17 @@ def simulator(num_fights=1024, seconds=5.0):
 
 def plain_python():
     """The simulator without the compiler, in a process of its own."""
-    code = "import sys; sys.path.insert(0, '.'); from cleanrl_games.tools.bench_osrs import simulator; print(simulator(4, 4.0)[0])"
+    code = (
+        "import sys; sys.path.insert(0, '.'); from cleanrl_games.tools.bench_osrs import simulator; "
+        "print(simulator(4, 4.0)[0])"
+    )
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "NUMBA_DISABLE_JIT": "1"}, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return float(done.stdout)
 
@@ -98,7 +108,9 @@ def learner_bound(args, seconds):
             normalised, target = agent.normalise(obs[mb]), agent.normalise(obs[mb ^ 1])
             logprob, entropy = agent.evaluate_actions(normalised, masks[mb], actions[mb])
             values = agent.value(normalised, target)
-            policy_loss, value_loss, _ = script.ppo_losses(logprob, logprobs[mb], advantages[mb], values, returns[mb], args.clip_coef)
+            policy_loss, value_loss, _ = script.ppo_losses(
+                logprob, logprobs[mb], advantages[mb], values, returns[mb], args.clip_coef
+            )
             optimizer.zero_grad()
             (policy_loss + args.vf_coef * value_loss - args.ent_coef * entropy.mean()).backward()
             torch.nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm)
@@ -115,13 +127,18 @@ def learner_bound(args, seconds):
 
 
 def training(seconds, preset):
-    """The script itself → agent-steps per second from the second update on, simulator seconds per second, its metrics"""
+    """The script itself → agent-steps per second from the second update on, simulator seconds per second, its
+    metrics"""
     with tempfile.TemporaryDirectory() as folder:
         flags = (
-            f"--preset {preset} --num-workers 1 --max-minutes {seconds / 60} --eval-frequency 0 --eval-episodes 2 --run-dir {folder}/run"
+            f"--preset {preset} --num-workers 1 --max-minutes {seconds / 60} --eval-frequency 0 --eval-episodes 2 "
+            f"--run-dir {folder}/run"
         )
         subprocess.run(
-            [sys.executable, "cleanrl_games/ppo_osrs_selfplay.py", *flags.split()], cwd=ROOT, check=True, stdout=subprocess.DEVNULL
+            [sys.executable, "cleanrl_games/ppo_osrs_selfplay.py", *flags.split()],
+            cwd=ROOT,
+            check=True,
+            stdout=subprocess.DEVNULL,
         )
         rows = [json.loads(line) for line in (Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()]
     rows = rows[1:-1]  # the first update only feeds the statistics, the last waits for the evaluation
@@ -132,7 +149,12 @@ def training(seconds, preset):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=flag_type(Positive), default=60.0, help="length of the training run; the bound gets half of it")
+    parser.add_argument(
+        "--seconds",
+        type=flag_type(Positive),
+        default=60.0,
+        help="length of the training run; the bound gets half of it",
+    )
     parser.add_argument("--preset", choices=script.PRESETS, default="fast", help="the script's preset to train with")
     seconds, preset = vars(parser.parse_args()).values()
     args = script.Args(**script.PRESETS[preset])
@@ -145,7 +167,9 @@ if __name__ == "__main__":
     train, sim_share, rows = training(seconds, preset)
     for name in ("rollout_time", "inference_time", "simulator_time", "learn_time", "wait_time"):
         print(f"  {name}: {np.mean([row['stats/' + name] for row in rows]):.3f} s per update", flush=True)
-    again, inference_again = learner_bound(args, seconds / 4)  # before and after: the machine may have changed meanwhile
+    again, inference_again = learner_bound(
+        args, seconds / 4
+    )  # before and after: the machine may have changed meanwhile
     bound = min((learn + again) / 2, (inference + inference_again) / 2)
     figures = {
         "sim_agent_steps_per_s": round(sim),

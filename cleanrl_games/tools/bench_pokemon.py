@@ -2,17 +2,23 @@
 
     python cleanrl_games/tools/bench_pokemon.py [--seconds 20]
 
-env_steps_per_s              one core, the default timing (9 frames a step), the expert's own actions on several worlds; observation,
+env_steps_per_s              one core, the default timing (9 frames a step), the expert's own actions on several worlds;
+  observation,
                              reward and info of every step included, resets too, the expert's thinking not
 env_frames_per_s             the same in frames of the console (60 a second on the real one)
-bare_core_frames_per_s       the same keys through the core alone, in the way the environment runs it (frames nobody sees are not
+bare_core_frames_per_s       the same keys through the core alone, in the way the environment runs it (frames nobody
+  sees are not
                              drawn): no picture taken, no RAM read, no info
-emulator_fraction_of_limit   the last two, divided; in seconds of the processor, so that what else runs on the machine does not count
+emulator_fraction_of_limit   the last two, divided; in seconds of the processor, so that what else runs on the machine
+  does not count
 drawn_core_frames_per_s      the core alone when it draws every frame, as a plain frontend would
-train_samples_per_s          bc_pokemon_impala.py as a user starts it, one thread, batches of 64 from the memory-mapped cache
+train_samples_per_s          bc_pokemon_impala.py as a user starts it, one thread, batches of 64 from the memory-mapped
+  cache
 bound_samples_per_s          the same network, loss and optimizer on one batch that stays in memory
-train_fraction_of_bound      the last two, divided; in seconds of the processor (of a long run less a short one, so that starting does not count)
-cache_build_frames_per_s     checked .npz episodes to resized frames on disk, all cores, the start of their processes included
+train_fraction_of_bound      the last two, divided; in seconds of the processor (of a long run less a short one, so that
+  starting does not count)
+cache_build_frames_per_s     checked .npz episodes to resized frames on disk, all cores, the start of their processes
+  included
 """
 
 import argparse
@@ -84,8 +90,30 @@ def train(folder, updates):
     """The script for so many updates → seconds of the processor, samples per second as it logged them"""
     before, run_dir = resource.getrusage(resource.RUSAGE_CHILDREN), Path(tempfile.mkdtemp(dir=folder)) / "run"
     words = [sys.executable, "cleanrl_games/bc_pokemon_impala.py", "--run-dir", run_dir]
-    words += ["--num-workers", 0, "--num-emulators", 1, "--batch-size", BATCH, "--total-training-steps", updates, "--log-frequency", 20]
-    words += ["--eval-frequency", 0, "--eval-episodes", 1, "--final-eval-episodes", 0, "--max-steps", 5, "--validation-fraction", 0]
+    words += [
+        "--num-workers",
+        0,
+        "--num-emulators",
+        1,
+        "--batch-size",
+        BATCH,
+        "--total-training-steps",
+        updates,
+        "--log-frequency",
+        20,
+    ]
+    words += [
+        "--eval-frequency",
+        0,
+        "--eval-episodes",
+        1,
+        "--final-eval-episodes",
+        0,
+        "--max-steps",
+        5,
+        "--validation-fraction",
+        0,
+    ]
     own_cache = {**os.environ, "CLEANRL_GAMES_CACHE": str(folder / "cache")}
     subprocess.run([str(word) for word in words], cwd=ROOT, check=True, stdout=subprocess.DEVNULL, env=own_cache)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -98,7 +126,9 @@ def bound(updates):
     """One batch in memory → clocks() of so many updates"""
     torch.set_num_threads(1)
     agent = script.Agent(1, script.Args.hidden_dim)
-    optimizer = torch.optim.AdamW(agent.parameters(), lr=script.Args.learning_rate, weight_decay=script.Args.weight_decay)
+    optimizer = torch.optim.AdamW(
+        agent.parameters(), lr=script.Args.learning_rate, weight_decay=script.Args.weight_decay
+    )
     obs = torch.randint(0, 256, (BATCH, 1, script.SIZE, script.SIZE, 3), dtype=torch.uint8)
     labels = torch.randint(0, script.NUM_ACTIONS, (BATCH,))
     for update in range(updates + 3):
@@ -131,7 +161,10 @@ def bench_training():
             rates.append(rate)
             bounds.append(1 / wall)
             fractions.append(processor * (LONG - SHORT) * BATCH / (long - short))
-            print(f"training {rate:,.0f} samples/s   bound {bounds[-1]:,.0f} samples/s   fraction {fractions[-1]:.3f}", flush=True)
+            print(
+                f"training {rate:,.0f} samples/s   bound {bounds[-1]:,.0f} samples/s   fraction {fractions[-1]:.3f}",
+                flush=True,
+            )
         return {
             "train_samples_per_s": round(statistics.median(rates), 1),
             "bound_samples_per_s": round(statistics.median(bounds), 1),
@@ -165,7 +198,10 @@ def main():
         core_rates.append(steps * per_step / inner[0])
         drawn_rates.append(steps * per_step / drawn[0])
         fractions.append(inner[1] / outer[1])
-        print(f"env {env_rates[-1]:,.0f} steps/s   core {core_rates[-1]:,.0f} frames/s   fraction {fractions[-1]:.3f}", flush=True)
+        print(
+            f"env {env_rates[-1]:,.0f} steps/s   core {core_rates[-1]:,.0f} frames/s   fraction {fractions[-1]:.3f}",
+            flush=True,
+        )
     env.close()
     figures = {
         "env_steps_per_s": round(statistics.median(env_rates), 1),

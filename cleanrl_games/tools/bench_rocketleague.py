@@ -1,19 +1,25 @@
-"""How fast the Rocket League environment is, against rlgym and against its own physics. The last line is one JSON object.
+"""How fast the Rocket League environment is, against rlgym and against its own physics. The last line is one JSON
+object.
 
     python cleanrl_games/tools/bench_rocketleague.py [--seconds 18] [--arenas 48] [--ticks 200000] [--train-seconds 60]
 
-ratio_vs_rlgym_NvN               agent-steps per CPU-second against rlgym with the same information in its observation, the same reward
+ratio_vs_rlgym_NvN               agent-steps per CPU-second against rlgym with the same information in its observation,
+  the same reward
                                  components, lookup-table actions and tick skip, on the same kind of episodes
 ratio_vs_rlgym_default_NvN       the same against rlgym's own default observation and its goal and touch rewards alone
-fraction_of_physics_limit_NvN    the same steps against ticking arenas and setting controls, with nothing read and nothing computed
-fraction_of_same_physics_NvN     stricter: against ticking the environment's own arenas. Those above are left to themselves, and tick a
+fraction_of_physics_limit_NvN    the same steps against ticking arenas and setting controls, with nothing read and
+  nothing computed
+fraction_of_same_physics_NvN     stricter: against ticking the environment's own arenas. Those above are left to
+  themselves, and tick a
                                  tenth slower after half a minute of game time than arenas that begin anew
 agent_steps_per_cpu_s_NvN        the environment itself, one core
 train_agent_steps_per_s          recurrent_ppo_rocketleague.py with one actor process, from its third update on
-train_bound_agent_steps_per_s    its updates on data already in memory, while a second process does nothing but the inference that such
+train_bound_agent_steps_per_s    its updates on data already in memory, while a second process does nothing but the
+  inference that such
                                  data needs: the slower of the two, since training does both at once
 train_fraction_of_bound          the last two, divided
-ticks_inside                     ticks of random play, after each step of which every car and ball was checked to be inside the arena
+ticks_inside                     ticks of random play, after each step of which every car and ball was checked to be
+  inside the arena
 
 The parts of each comparison take turns in short slices, so that a machine that slows down slows all of them.
 """
@@ -85,7 +91,8 @@ def physics(env, rng):
 
 
 def equivalents(rlgym):
-    """What users write for rlgym: an observation builder in the car's frame and rewards, per agent, in NumPy → (builder, rewards)"""
+    """What users write for rlgym: an observation builder in the car's frame and rewards, per agent, in NumPy →
+    (builder, rewards)"""
 
     class CarFrameObs(rlgym.obs_builders.DefaultObs):
         """The default observation plus this project's columns in the car's frame and the previous action"""
@@ -204,14 +211,18 @@ def rlgym(env, rng):
 
 
 def measure(size, num_arenas, seconds):
-    """→ agent-steps per CPU-second of environment, physics alone, rlgym with the same columns and rewards, rlgym by default; of an
-    environment and physics alone in the same arenas"""
+    """→ agent-steps per CPU-second of environment, physics alone, rlgym with the same columns and rewards, rlgym by
+    default; of an environment and physics alone in the same arenas"""
     rng = np.random.default_rng(1)
     env, bare, same = (RocketLeagueVecEnv(num_arenas, (size,), seed=seed) for seed in (1, 2, 3))
     for _ in range(150):  # past the kickoffs, memory mapped, code compiled
         for one in (env, bare, same):
             one.step(rng.integers(0, NUM_ACTIONS, one.num_agents))
-    workers = [environment(env, rng), physics(bare, rng), *(rlgym(make_rlgym(size, equivalent), rng) for equivalent in (True, False))]
+    workers = [
+        environment(env, rng),
+        physics(bare, rng),
+        *(rlgym(make_rlgym(size, equivalent), rng) for equivalent in (True, False)),
+    ]
     workers += [environment(same, rng), physics(same, rng)]
     totals = np.zeros((len(workers), 2))
     rounds = max(round(seconds / 1.5), 2)
@@ -223,7 +234,8 @@ def measure(size, num_arenas, seconds):
 
 
 def outside(env):
-    """How far anything is outside of the arena, in game units; a car's middle or a ball's may touch a wall, not pass it"""
+    """How far anything is outside of the arena, in game units; a car's middle or a ball's may touch a wall, not pass
+    it"""
     cars, balls = env.cars[:, POSITION : POSITION + 3], env.balls[:, BALL_POSITION : BALL_POSITION + 3]
     worst = -np.inf
     for points in (cars, balls):
@@ -231,7 +243,9 @@ def outside(env):
         in_goal = x < contract.GOAL_HALF_WIDTH
         depth = np.where(in_goal, contract.GOAL_BACK, contract.BACK_WALL)
         corner = np.where(in_goal, -np.inf, (x + y - 8064) / np.sqrt(2))
-        worst = max(worst, (x - contract.SIDE_WALL).max(), (y - depth).max(), corner.max(), (z - 2048).max(), (-z).max())
+        worst = max(
+            worst, (x - contract.SIDE_WALL).max(), (y - depth).max(), corner.max(), (z - 2048).max(), (-z).max()
+        )
     return worst
 
 
@@ -313,8 +327,17 @@ def train_bound(args, seconds):
 def training(seconds):
     """The script itself → agent-steps per second from its third update on, its metrics"""
     with tempfile.TemporaryDirectory() as folder:
-        flags = f"--num-workers 1 --final-stage touch --max-minutes {seconds / 60} --eval-frequency 0 --eval-episodes 2 --eval-seconds 1"
-        words = [sys.executable, "cleanrl_games/recurrent_ppo_rocketleague.py", *flags.split(), "--run-dir", f"{folder}/run"]
+        flags = (
+            f"--num-workers 1 --final-stage touch --max-minutes {seconds / 60} --eval-frequency 0 --eval-episodes 2 "
+            f"--eval-seconds 1"
+        )
+        words = [
+            sys.executable,
+            "cleanrl_games/recurrent_ppo_rocketleague.py",
+            *flags.split(),
+            "--run-dir",
+            f"{folder}/run",
+        ]
         subprocess.run(words, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
         rows = [json.loads(line) for line in (Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()]
     rows = rows[2:-1]  # two rollouts wait for the learner at first, and the last update for the evaluation
@@ -328,7 +351,10 @@ def train_figures(seconds):
     train, rows = training(seconds)
     bounds.append(train_bound(args, seconds / 6))
     learn, inference = np.mean(bounds, 0)
-    print(f"training: {train:,.0f} agent-steps/s; learning alone {learn:,.0f}/s beside inference {inference:,.0f}/s", flush=True)
+    print(
+        f"training: {train:,.0f} agent-steps/s; learning alone {learn:,.0f}/s beside inference {inference:,.0f}/s",
+        flush=True,
+    )
     for name in ("rollout_time", "inference_time", "simulator_time", "learn_time", "wait_time"):
         print(f"  {name}: {np.mean([row['stats/' + name] for row in rows]):.3f} s per update", flush=True)
     bound = min(learn, inference)
@@ -341,11 +367,16 @@ def train_figures(seconds):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=flag_type(Positive), default=18.0, help="CPU-seconds per team size, shared by the six")
+    parser.add_argument(
+        "--seconds", type=flag_type(Positive), default=18.0, help="CPU-seconds per team size, shared by the six"
+    )
     parser.add_argument("--arenas", type=flag_type(Size), default=48)
     parser.add_argument("--ticks", type=flag_type(Size), default=200_000, help="ticks of random play to check")
     parser.add_argument(
-        "--train-seconds", type=flag_type(Positive), default=60.0, help="length of the training run; the bound gets a third of it"
+        "--train-seconds",
+        type=flag_type(Positive),
+        default=60.0,
+        help="length of the training run; the bound gets a third of it",
     )
     args = parser.parse_args()
     figures = train_figures(args.train_seconds)
@@ -353,7 +384,8 @@ if __name__ == "__main__":
         mode = f"{size}v{size}"
         ours, limit, theirs, default, again, same = measure(size, args.arenas, args.seconds)
         print(
-            f"{mode}: {ours:,.0f} agent-steps per CPU-second; physics alone {limit:,.0f}; rlgym {theirs:,.0f}, its defaults {default:,.0f}",
+            f"{mode}: {ours:,.0f} agent-steps per CPU-second; physics alone {limit:,.0f}; rlgym {theirs:,.0f}, its "
+            f"defaults {default:,.0f}",
             flush=True,
         )
         figures[f"agent_steps_per_cpu_s_{mode}"] = round(ours)
@@ -362,6 +394,10 @@ if __name__ == "__main__":
         figures[f"fraction_of_physics_limit_{mode}"] = round(ours / limit, 3)
         figures[f"fraction_of_same_physics_{mode}"] = round(again / same, 3)
     played, worst = random_ticks(args.ticks)
-    print(f"{played:,} ticks of random play: the furthest point is {worst:.0f} units {'outside' if worst > 0 else 'inside'}", flush=True)
+    print(
+        f"{played:,} ticks of random play: the furthest point is {worst:.0f} units "
+        f"{'outside' if worst > 0 else 'inside'}",
+        flush=True,
+    )
     figures["ticks_inside"] = played if worst <= 0 else 0
     print(json.dumps(figures))

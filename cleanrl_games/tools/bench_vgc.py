@@ -1,13 +1,15 @@
 """How fast, and how true, the VGC environment is. The last line of every mode is one JSON object.
 
-    python cleanrl_games/tools/bench_vgc.py               speed: ours, the bare simulator, poke-env over a websocket server
-    python cleanrl_games/tools/bench_vgc.py --masks       20,000 masked-random decisions with adversarial teams, and the reverse
+    python cleanrl_games/tools/bench_vgc.py               speed: ours, the bare simulator, poke-env over a websocket
+      server
+    python cleanrl_games/tools/bench_vgc.py --masks       20,000 masked-random decisions with adversarial teams, and the
+      reverse
     python cleanrl_games/tools/bench_vgc.py --identity    200 seeded battles per format, faster dispatch against stock
     python cleanrl_games/tools/bench_vgc.py --endurance   5,000 battles: memory and speed, first tenth against last
 
-Speed is CPU time per decision (a player's answer to a request, preview included), summed over all processes involved: on a busy
-machine it is the only figure that two runs can share. All three parts play the same teams with random legal choices.
-"""
+Speed is CPU time per decision (a player's answer to a request, preview included), summed over all processes involved:
+on a busy machine it is the only figure that two runs can share. All three parts play the same teams with random legal
+choices."""
 
 import argparse
 import json
@@ -32,7 +34,8 @@ FORMATS = ("gen9vgc2023regc", "gen9vgc2024regg", "gen9vgc2025regi")
 ADVERSARIAL = Path(__file__).resolve().parent / "vgc_adversarial_teams.txt"
 CONCURRENT = 16
 IN_FLIGHT = 32  # battles of one simulator process
-WARM = 800  # battles before a measurement: Node goes on compiling, and the simulator alone is done with it sooner than we are
+# battles before a measurement: Node goes on compiling, and the simulator alone is done with it sooner than we are
+WARM = 800
 
 
 def adversarial_teams() -> list[str]:
@@ -45,19 +48,24 @@ def adversarial_teams() -> list[str]:
                 continue
             who, item, ability, moves, tera = (part.strip() for part in row.split("|"))
             nickname, species = re.fullmatch(r"(.+?)(?: \((.+)\))?", who).groups()
-            sets.append(f"{nickname}|{species or ''}|{item}|{ability}|{moves.replace(' ', '')}|Serious|||||50|,,,,,{tera}")
+            sets.append(
+                f"{nickname}|{species or ''}|{item}|{ability}|{moves.replace(' ', '')}|Serious|||||50|,,,,,{tera}"
+            )
         if sets:
             teams.append("]".join(sets))
     return teams
 
 
 class Bare:
-    """showdown/selfdrive.js: the simulator alone, playing itself with random legal choices. One process, as many jobs as wanted."""
+    """showdown/selfdrive.js: the simulator alone, playing itself with random legal choices. One process, as many jobs
+    as wanted."""
 
     def __init__(self):
         command = install.node_command(install.SHOWDOWN_SOURCES / "selfdrive.js", flags=NODE_FLAGS)
         environment = install.node_env(install.ensure_showdown())
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
 
     def play(self, **job) -> dict:
         job = {"format": "gen9vgc2024regg", "openTeamSheets": True, "seed": 1, "dispatch": True, "turnCap": 100, **job}
@@ -65,7 +73,9 @@ class Bare:
         self.process.stdin.flush()
         line = self.process.stdout.readline()
         if not line:
-            raise RuntimeError(f"selfdrive.js failed in {job['format']} with code {self.process.wait()}; its stack is above.")
+            raise RuntimeError(
+                f"selfdrive.js failed in {job['format']} with code {self.process.wait()}; its stack is above."
+            )
         return json.loads(line)
 
     def close(self) -> None:
@@ -92,8 +102,8 @@ def random_actions(mask: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def random_answers(batch, mask: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """For each decision of a batch the first legal action of one random order of all: uniform, and what a bench's policy costs should
-    not count."""
+    """For each decision of a batch the first legal action of one random order of all: uniform, and what a bench's
+    policy costs should not count."""
     order = rng.permutation(mask.shape[1])
     return order[mask.take(order, 1).argmax(1)[batch.decisions]]
 
@@ -106,13 +116,15 @@ def rss_mb(pids: list[int]) -> float:
     return sum(psutil.Process(pid).memory_info().rss for pid in pids) / 2**20
 
 
-# -------------------------------------------------------------------------------------------------------------------- speed
+# ---------------------------------------------------------------------------------------------------------------- speed
 
 
 class Ours:
     """VGCVecEnv played by random legal choices; `play` measures a window of it."""
 
-    def __init__(self, teams: list[str], battle_format: str, num_battles: int = IN_FLIGHT, num_sims: int = 1, **options):
+    def __init__(
+        self, teams: list[str], battle_format: str, num_battles: int = IN_FLIGHT, num_sims: int = 1, **options
+    ):
         self.env = VGCVecEnv(num_battles, num_sims, battle_format, teams=teams, **options)
         self.rng = np.random.default_rng(1)
         self.batch = self.env.recv()
@@ -137,7 +149,8 @@ def speed(battle_format: str, rounds: int, battles: int, websocket_battles: int)
     from cleanrl_games.tools.bench_vgc_websocket import measure_websocket
 
     teams = TeamPool("shipped", battle_format, split="all").packed
-    # The simulator alone in three ways: as many battles in flight as ours, one at a time, and one at a time with stock dispatch.
+    # The simulator alone in three ways: as many battles in flight as ours, one at a time, and one at a time with stock
+    # dispatch.
     jobs = {"limit": {"concurrent": IN_FLIGHT}, "single": {}, "stock": {"dispatch": False}}
     ours, bare = Ours(teams, battle_format, IN_FLIGHT), {name: Bare() for name in jobs}
     ours.play(WARM)
@@ -146,7 +159,8 @@ def speed(battle_format: str, rounds: int, battles: int, websocket_battles: int)
     total = dict.fromkeys(("decisions", "battles", "node_s", "python_s", "wall_s"), 0.0)
     alone = {name: {"decisions": 0, "cpu_s": 0.0} for name in jobs}
     rss, turns = 0.0, []
-    # In short turns, so that a neighbour's load falls on all: each turn has its own ratio, and the median of the turns counts.
+    # In short turns, so that a neighbour's load falls on all: each turn has its own ratio, and the median of the turns
+    # counts.
     for index in range(rounds):
         part = ours.play(battles)
         rss = max(rss, part["rss_mb"])
@@ -161,20 +175,30 @@ def speed(battle_format: str, rounds: int, battles: int, websocket_battles: int)
     for process in bare.values():
         process.close()
     limit, single, stock = (alone[name]["cpu_s"] / alone[name]["decisions"] for name in jobs)
-    print(f"ours: {per_decision(total['node_s'], total['python_s'], total['decisions'])}, one process, features and masks included")
+    print(
+        f"ours: {per_decision(total['node_s'], total['python_s'], total['decisions'])}, one process, features and "
+        f"masks included"
+    )
     print(f"bare simulator, same dispatch, {IN_FLIGHT} battles in flight as ours: {1000 * limit:.3f} ms a decision")
     print(f"bare simulator, same dispatch, one battle at a time: {1000 * single:.3f} ms a decision")
     print(f"bare simulator, stock dispatch, one battle at a time: {1000 * stock:.3f} ms a decision")
     websocket = measure_websocket(battle_format, teams, websocket_battles, CONCURRENT)
-    print(f"poke-env over a websocket: {per_decision(websocket['node_s'], websocket['python_s'], websocket['decisions'])}")
+    print(
+        f"poke-env over a websocket: {per_decision(websocket['node_s'], websocket['python_s'], websocket['decisions'])}"
+    )
     fractions = [turn["single"] / turn["ours"] for turn in turns]
     low, fraction, high = np.percentile(fractions, (25, 50, 75))
-    print(f"share of the bare simulator in {rounds} turns: median {fraction:.3f}, half of them between {low:.3f} and {high:.3f}")
+    print(
+        f"share of the bare simulator in {rounds} turns: median {fraction:.3f}, half of them between {low:.3f} and "
+        f"{high:.3f}"
+    )
     mine = (total["node_s"] + total["python_s"]) / total["decisions"]
     theirs = (websocket["node_s"] + websocket["python_s"]) / websocket["decisions"]
     return {
         "ratio_vs_websocket": round(theirs / mine, 2),
-        "fraction_of_sim_limit": round(float(fraction), 3),  # the strict one: no policy to wait for, one battle in the caches
+        "fraction_of_sim_limit": round(
+            float(fraction), 3
+        ),  # the strict one: no policy to wait for, one battle in the caches
         "fraction_of_sim_limit_quartiles": [round(float(low), 3), round(float(high), 3)],
         "fraction_of_in_flight_limit": round(float(np.median([turn["limit"] / turn["ours"] for turn in turns])), 3),
         "decisions_per_s": round(total["decisions"] / total["wall_s"]),
@@ -187,14 +211,17 @@ def speed(battle_format: str, rounds: int, battles: int, websocket_battles: int)
     }
 
 
-# -------------------------------------------------------------------------------------------------------------------- truth
+# ---------------------------------------------------------------------------------------------------------------- truth
 
 
 def masks(decisions: int) -> dict:
     """Adversarial teams, and shipped ones of every format, until there are enough decisions."""
     total = dict.fromkeys(("decisions", "invalid", "unavailable", "refused", "accepted"), 0)
     seen: dict[str, int] = {}
-    pools = {"adversarial": adversarial_teams(), **{name: TeamPool("shipped", name, split="all").packed for name in FORMATS}}
+    pools = {
+        "adversarial": adversarial_teams(),
+        **{name: TeamPool("shipped", name, split="all").packed for name in FORMATS},
+    }
     for number, (name, teams) in enumerate(pools.items()):
         share = decisions if number == 0 else decisions // 4
         first, before = 0, total["decisions"]
@@ -216,7 +243,12 @@ def identity(battles: int) -> dict:
     """The same seeded battles with the stock and with the faster dispatch: logs, inputs and dice must agree."""
     different = {}
     for name in FORMATS:
-        job = {"format": name, "teams": TeamPool("shipped", name, split="all").packed, "battles": battles, "hashes": True}
+        job = {
+            "format": name,
+            "teams": TeamPool("shipped", name, split="all").packed,
+            "battles": battles,
+            "hashes": True,
+        }
         fast, stock = selfdrive(**job), selfdrive(**job, dispatch=False)
         different[name] = sum(a != b for a, b in zip(fast["hashes"], stock["hashes"], strict=True))
         print(f"{name}: {battles} battles, {fast['decisions']} decisions, {different[name]} logs differ")
@@ -227,7 +259,8 @@ def identity(battles: int) -> dict:
 
 
 def endurance(battles: int, battle_format: str) -> dict:
-    """Speed in CPU time, which a busy machine does not bend, and memory after the first tenth (caches filled) and at the end."""
+    """Speed in CPU time, which a busy machine does not bend, and memory after the first tenth (caches filled) and at
+    the end."""
     ours = Ours(TeamPool("shipped", battle_format, split="all").packed, battle_format)
     ours.play(WARM)  # compiled code, filled caches, a first full collection
     tenths = []
@@ -251,14 +284,23 @@ if __name__ == "__main__":
     parser.add_argument("--identity", action="store_true")
     parser.add_argument("--endurance", action="store_true")
     parser.add_argument("--battle-format", default="gen9vgc2024regg")
-    parser.add_argument("--rounds", type=flag_type(Size), default=16, help="speed: turns that ours and the bare simulator take")
     parser.add_argument(
-        "--battles", type=flag_type(Size), help="speed: per turn (40); identity: per format (200); endurance: in all (5000)"
+        "--rounds", type=flag_type(Size), default=16, help="speed: turns that ours and the bare simulator take"
     )
     parser.add_argument(
-        "--websocket-battles", type=flag_type(Size), default=96, help="speed: measured ones, after as many to warm the server"
+        "--battles",
+        type=flag_type(Size),
+        help="speed: per turn (40); identity: per format (200); endurance: in all (5000)",
     )
-    parser.add_argument("--decisions", type=flag_type(Size), default=20_000, help="masks: decisions with adversarial teams")
+    parser.add_argument(
+        "--websocket-battles",
+        type=flag_type(Size),
+        default=96,
+        help="speed: measured ones, after as many to warm the server",
+    )
+    parser.add_argument(
+        "--decisions", type=flag_type(Size), default=20_000, help="masks: decisions with adversarial teams"
+    )
     args = parser.parse_args()
     end_in_sentences()
     battle_format = install.require_format(args.battle_format)

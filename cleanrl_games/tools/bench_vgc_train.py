@@ -1,14 +1,17 @@
-"""What the VGC scripts train per second, beside what their environment alone plays on the same cores, and the memory they take.
+"""What the VGC scripts train per second, beside what their environment alone plays on the same cores, and the memory
+they take.
 
     python cleanrl_games/tools/bench_vgc_train.py          also the last part of `benchmark.sh speed vgc`
 
-    1. num_workers processes, each with ppo_vgc_mdbo.py's own environment (same format, teams, opponents), random legal play
-    2. each script with its defaults; the first updates are not counted. Figures of rnad_vgc_portfolio.py begin with rnad_
+    1. num_workers processes, each with ppo_vgc_mdbo.py's own environment (same format, teams, opponents), random legal
+      play
+    2. each script with its defaults; the first updates are not counted. Figures of rnad_vgc_portfolio.py begin with
+      rnad_
 
-train_fraction_of_env compares processor seconds per decision over all processes, so that neighbours do not count: 0.5 means that
-inference and learning together cost as much as the simulator, its features and the scripted opponents. train_fraction_of_env_wall
-is the same in wall-clock time, and includes what idles. Memory is the proportional set size of all processes at its highest.
-"""
+train_fraction_of_env compares processor seconds per decision over all processes, so that neighbours do not count: 0.5
+means that inference and learning together cost as much as the simulator, its features and the scripted opponents.
+train_fraction_of_env_wall is the same in wall-clock time, and includes what idles. Memory is the proportional set size
+of all processes at its highest."""
 
 import argparse
 import json
@@ -78,13 +81,17 @@ def play_env(index, seconds):
 
 def bench_env(workers, seconds):
     words = [sys.executable, __file__, "--seconds", str(seconds), "--env-worker"]
-    running = [subprocess.Popen([*words, str(index)], stdout=subprocess.PIPE, text=True, cwd=ROOT) for index in range(workers)]
+    running = [
+        subprocess.Popen([*words, str(index)], stdout=subprocess.PIPE, text=True, cwd=ROOT) for index in range(workers)
+    ]
     said = [process.communicate()[0] for process in running]
     if any(process.returncode for process in running):
         raise RunFailed("A process that plays the environment alone failed; its error is above.")
     results = [json.loads(text.splitlines()[-1]) for text in said]
     decisions = sum(result["decisions"] for result in results)
-    return sum(result["decisions"] / result["wall"] for result in results), 1000 * sum(result["cpu"] for result in results) / decisions
+    return sum(result["decisions"] / result["wall"] for result in results), 1000 * sum(
+        result["cpu"] for result in results
+    ) / decisions
 
 
 def bench_training(script, workers, seconds):
@@ -109,7 +116,9 @@ def bench_training(script, workers, seconds):
                 memory = max(memory, pss_mb(processes))
                 if first is None:
                     first = (last["global_step"], now, cpu_seconds(processes))
-                elif now - first[1] > seconds and len(lines) > seen:  # right after an update: half of one would count as idle time
+                elif (
+                    now - first[1] > seconds and len(lines) > seen
+                ):  # right after an update: half of one would count as idle time
                     steps = last["global_step"] - first[0]
                     return steps / (now - first[1]), 1000 * (cpu_seconds(processes) - first[2]) / steps, memory
                 seen = len(lines)
@@ -129,7 +138,8 @@ def bench(workers=4, seconds=60.0, rounds=2):
             speed, train_ms, memory = bench_training(script, workers, seconds)
             training[prefix].append((speed, train_ms, memory))
             print(
-                f"{script}: {speed:,.0f} decisions/s, {train_ms:.3f} ms each over all processes; random play {env[-1][1]:.3f} ms",
+                f"{script}: {speed:,.0f} decisions/s, {train_ms:.3f} ms each over all processes; random play "
+                f"{env[-1][1]:.3f} ms",
                 flush=True,
             )
     env_speed, env_ms = np.median(env, 0)
@@ -150,7 +160,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--num-workers", type=flag_type(Size), default=4)
     parser.add_argument(
-        "--seconds", type=flag_type(Positive), default=60.0, help="of training in each turn; the environment alone plays half as long"
+        "--seconds",
+        type=flag_type(Positive),
+        default=60.0,
+        help="of training in each turn; the environment alone plays half as long",
     )
     parser.add_argument("--rounds", type=flag_type(Size), default=2, help="turns")
     parser.add_argument("--env-worker", type=int, default=-1, help=argparse.SUPPRESS)

@@ -1,8 +1,8 @@
 """The path that everyone takes, measured: stock poke-env players over a websocket on a real local Showdown server.
 
-Two players, both in this process as poke-env has it, play random valid orders; before each order they compute poke-env's own
-action mask and an observation about as wide as ours, written the way poke-env's users write theirs (plain loops into an array).
-"""
+Two players, both in this process as poke-env has it, play random valid orders; before each order they compute
+poke-env's own action mask and an observation about as wide as ours, written the way poke-env's users write theirs
+(plain loops into an array)."""
 
 import asyncio
 import random
@@ -27,7 +27,14 @@ STATS = ("hp", "atk", "def", "spa", "spd", "spe")
 
 
 def write_mon(out: np.ndarray, at: int, mon, foes) -> None:
-    out[at : at + 6] = [mon.current_hp_fraction, mon.active, mon.fainted, mon.first_turn, mon.level / 100, mon.is_terastallized]
+    out[at : at + 6] = [
+        mon.current_hp_fraction,
+        mon.active,
+        mon.fainted,
+        mon.first_turn,
+        mon.level / 100,
+        mon.is_terastallized,
+    ]
     at += 6
     for stat in STATS:
         out[at] = mon.base_stats[stat] / 255
@@ -49,7 +56,8 @@ def write_mon(out: np.ndarray, at: int, mon, foes) -> None:
     for move in list(mon.moves.values())[:4]:
         multipliers = [foe.damage_multiplier(move) if foe is not None else 0 for foe in foes]
         out[at : at + MOVE] = [
-            hash(move.id) % 1000, move.base_power / 100, move.accuracy, move.priority, move.current_pp / max(1, move.max_pp),
+            hash(move.id) % 1000, move.base_power / 100, move.accuracy, move.priority,
+            move.current_pp / max(1, move.max_pp),
             move.type.value, move.category.value, *multipliers,
         ]  # fmt: skip
         at += MOVE
@@ -119,7 +127,8 @@ def measure_websocket(battle_format: str, teams: list[str], battles: int, concur
         configuration = ServerConfiguration(server.address, None)
         players = [
             Watched(
-                AccountConfiguration(f"bench {name}", None), battle_format=battle_format, team=Pool(teams), log_level=50,
+                AccountConfiguration(f"bench {name}", None), battle_format=battle_format, team=Pool(teams),
+                log_level=50,
                 server_configuration=configuration, max_concurrent_battles=concurrent, accept_open_team_sheet=True,
             )
             for name in "ab"

@@ -1,7 +1,9 @@
-"""Regression runs: benchmark.sh smoke | speed [game] | learn [game] | all | --compare A B. What is run, and what is expected, is in
-benchmark.yaml. Each leaves runs/benchmark/<date>/results.json and, made of it by report.py, report.html.
+"""Regression runs: benchmark.sh smoke | speed [game] | learn [game] | all | --compare A B. What is run, and what is
+expected, is in benchmark.yaml. Each leaves runs/benchmark/<date>/results.json and, made of it by report.py,
+report.html.
 
-learn and all take --minutes N: the learning runs are shortened so that everything fits, and are then not judged by what they reach."""
+learn and all take --minutes N: the learning runs are shortened so that everything fits, and are then not judged by what
+they reach."""
 
 import glob
 import json
@@ -31,7 +33,8 @@ LEAST_SHARE = 0.05  # of its budget: with less, a run may end before its first u
 
 
 def execute(words, minutes):
-    """Runs Python with these words and shows what it prints → (what went wrong or "", its last line, {command, seconds})"""
+    """Runs Python with these words and shows what it prints → (what went wrong or "", its last line, {command,
+    seconds})"""
     words = [str(word) for word in words]
     print("$ python", shlex.join(words), flush=True)
     start, last, late = time.time(), "", []
@@ -129,8 +132,9 @@ def speed(games, folder):
 
 
 def fill(flags, game, folder):
-    """Words of an entry's flags. {name} is the folder of the game's entry of that name, {game/name} of another game's, made in this
-    run or else in the newest of full length that has it; {folder} is the entry's own; a word with * stands for the files it matches."""
+    """Words of an entry's flags. {name} is the folder of the game's entry of that name, {game/name} of another game's,
+    made in this run or else in the newest of full length that has it; {folder} is the entry's own; a word with * stands
+    for the files it matches."""
     words = []
     for word in shlex.split(flags):
         for name in re.findall(r"\{([\w/]+)\}", word):
@@ -165,11 +169,19 @@ def entries_of(names):
 
 
 def learn(names, folder, share=1.0):
-    """Learning runs with a fixed seed and budget, and tools that judge what came out, in the table's order. With less than the whole
-    of their budgets they must still end well, but what they reach is only shown."""
+    """Learning runs with a fixed seed and budget, and tools that judge what came out, in the table's order. With less
+    than the whole of their budgets they must still end well, but what they reach is only shown."""
     for game, entry in entries_of(names):
         name, own = f"{game}/{entry['name']}", folder / f"{game}_{entry['name']}"
-        result = {"game": game, "name": entry["name"], "folder": own.name, "curves": {}, "judged": [], "command": "", "seconds": 0.0}
+        result = {
+            "game": game,
+            "name": entry["name"],
+            "folder": own.name,
+            "curves": {},
+            "judged": [],
+            "command": "",
+            "seconds": 0.0,
+        }
         result |= {"share": share} if share < 1 else {}
         try:
             flags = fill(shorten(entry["flags"], share) if share < 1 else entry["flags"], game, own)
@@ -181,9 +193,13 @@ def learn(names, folder, share=1.0):
             problem, last, said = execute([entry["tool"], *flags], minutes_of(entry, share))
             logged = (own / "metrics.jsonl").exists()
             figures = {key: value for row in metrics_of(own) for key, value in row.items()} if logged else json_of(last)
-            problem = problem or ("" if figures is not None else "left no metrics.jsonl and no JSON object as its last line")
+            problem = problem or (
+                "" if figures is not None else "left no metrics.jsonl and no JSON object as its last line"
+            )
         else:
-            problem, _, said = execute([Path("cleanrl_games") / entry["script"], *flags, "--run-dir", own], minutes_of(entry, share))
+            problem, _, said = execute(
+                [Path("cleanrl_games") / entry["script"], *flags, "--run-dir", own], minutes_of(entry, share)
+            )
             problem = problem or unsound(own)
             if not problem:
                 history = metrics_of(own)
@@ -201,8 +217,13 @@ def learn(names, folder, share=1.0):
         judged, problems = judge(name, figures, expect)
         if share < 1:
             strange = [row for row in judged if isinstance(row["value"], float) and not math.isfinite(row["value"])]
-            judged, problems = [{**row, "ok": None} for row in judged], [f"{name}: {row['measure']} is not finite" for row in strange]
-        write_atomically(own / "measures.json", lambda path, figures=figures: path.write_text(json.dumps(figures, indent=1) + "\n"))
+            judged, problems = (
+                [{**row, "ok": None} for row in judged],
+                [f"{name}: {row['measure']} is not finite" for row in strange],
+            )
+        write_atomically(
+            own / "measures.json", lambda path, figures=figures: path.write_text(json.dumps(figures, indent=1) + "\n")
+        )
         result["figures"] = figures if "tool" in entry else {}
         yield {**result, **said, "judged": judged, "problems": problems}
 
@@ -211,12 +232,16 @@ def proof(_, folder):
     """The tests that take minutes: the README's commands on a machine that has nothing yet."""
     words = ["-m", "pytest", "-m", "slow", "-p", "no:cacheprovider"]
     problem, last, said = execute(words, TABLE["minutes"]["proof"])
-    yield {**said, "outcome": last.strip(), "problems": [f"the slow tests: pytest {problem} ({last.strip()})"] if problem else []}
+    yield {
+        **said,
+        "outcome": last.strip(),
+        "problems": [f"the slow tests: pytest {problem} ({last.strip()})"] if problem else [],
+    }
 
 
 def minutes_of(entry, share=1.0):
-    """The stated time of a learn entry: its `minutes`, or its --max-minutes and half of that for what comes after it. A share of that
-    is what it takes to start, and that share."""
+    """The stated time of a learn entry: its `minutes`, or its --max-minutes and half of that for what comes after it. A
+    share of that is what it takes to start, and that share."""
     budget = re.search(r"--max-minutes[ =]([\d.]+)", entry["flags"])
     stated = entry.get("minutes", 1.5 * float(budget[1]) if budget else TABLE["minutes"]["learn"])
     return stated if share == 1 else round(TABLE["minutes"]["start"] + share * stated, 3)
@@ -227,7 +252,16 @@ def play_quarter(folder, history, share):
     models = {int(path.stem): path for path in (folder / "models").glob("*.zip")}
     quarter = models[min(models, key=lambda step: abs(step - history[-1]["global_step"] / 4))]
     output = folder / "quarter.json"
-    words = ["cleanrl_games/tools/evaluate.py", folder, "--against", quarter, "--episodes", round(1000 * share), "--json", output]
+    words = [
+        "cleanrl_games/tools/evaluate.py",
+        folder,
+        "--against",
+        quarter,
+        "--episodes",
+        round(1000 * share),
+        "--json",
+        output,
+    ]
     problem, _, _ = execute(words, TABLE["minutes"]["learn"])
     return None if problem else json.loads(output.read_text())["results"][0]["win_rate"]
 
@@ -246,7 +280,9 @@ def plot_curves(history, names, path, title):
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(2, math.ceil(len(names) / 2), figsize=(4.2 * math.ceil(len(names) / 2), 6), squeeze=False)
+    figure, axes = plt.subplots(
+        2, math.ceil(len(names) / 2), figsize=(4.2 * math.ceil(len(names) / 2), 6), squeeze=False
+    )
     for axis, name in zip(axes.flat, names):
         points = [(row["global_step"], row[name]) for row in history if name in row]
         axis.plot([x for x, _ in points], [y for _, y in points])
@@ -266,12 +302,18 @@ def stated_minutes(modes, names, share=1.0):
     """What each of the modes may take on two idle cores."""
     table, smoke, speed = TABLE["minutes"], len(TABLE["smoke"]), len(TABLE["speed"])
     learnt = sum(minutes_of(entry, share) for _, entry in entries_of(names))
-    stated = {"smoke": table["smoke"] * smoke, "speed": table["speed"] * speed, "learn": learnt, "proof": table["proof"]}
+    stated = {
+        "smoke": table["smoke"] * smoke,
+        "speed": table["speed"] * speed,
+        "learn": learnt,
+        "proof": table["proof"],
+    }
     return {mode: stated[mode] for mode in modes}
 
 
 def share_for(minutes, modes, names):
-    """The share of their budgets that leaves the learning runs within so many minutes, beside the other modes; at most 1"""
+    """The share of their budgets that leaves the learning runs within so many minutes, beside the other modes; at most
+    1"""
     whole, entries = stated_minutes(modes, names), entries_of(names)
     if minutes >= sum(whole.values()):
         return 1.0
@@ -280,15 +322,18 @@ def share_for(minutes, modes, names):
     if share < LEAST_SHARE:
         others = ", ".join(f"{mode} {taken:g}" for mode, taken in whole.items() if mode != "learn")
         raise BadInput(
-            f"--minutes {minutes:g} are too few: {f'{others}, ' if others else ''}starting {len(entries)} learning runs "
-            f"{TABLE['minutes']['start'] * len(entries):g}, and {LEAST_SHARE:.0%} of their {whole['learn']:g}. Give at least "
+            f"--minutes {minutes:g} are too few: {f'{others}, ' if others else ''}starting {len(entries)} learning "
+            f"runs "
+            f"{TABLE['minutes']['start'] * len(entries):g}, and {LEAST_SHARE:.0%} of their {whole['learn']:g}. Give "
+            f"at least "
             f"{math.ceil(fixed + LEAST_SHARE * whole['learn'])}{', or --skip some of these' if others else ''}."
         )
     return share
 
 
 def benchmark(words, modes, names, share=1.0):
-    """Runs the modes; results.json and the report grow with every step, so a run that was stopped leaves what it has."""
+    """Runs the modes; results.json and the report grow with every step, so a run that was stopped leaves what it
+    has."""
     folder = RUNS / (time.strftime("%Y%m%d_%H%M%S") + (SHORTENED if share < 1 else ""))
     folder.mkdir(parents=True)
     results = {
@@ -301,7 +346,10 @@ def benchmark(words, modes, names, share=1.0):
     if stated:
         print(f"On two idle cores this takes up to {sum(stated.values()):.0f} minutes.", flush=True)
     if share < 1:
-        print(f"Learning runs are shortened to {share:.1%} of their budgets, and what they reach is not judged.", flush=True)
+        print(
+            f"Learning runs are shortened to {share:.1%} of their budgets, and what they reach is not judged.",
+            flush=True,
+        )
     start = time.time()
     try:
         for mode in modes:
@@ -335,7 +383,8 @@ def main(words):
         return 0
     known = {mode: ", ".join(TABLE[mode]) for mode in ("smoke", "speed", "learn")}
     usage = (
-        "usage: benchmark.sh smoke [script] | speed [game] | learn [game or game/entry] [--minutes N] | all [--minutes N] [--skip MODE] | mutants | "
+        "usage: benchmark.sh smoke [script] | speed [game] | learn [game or game/entry] [--minutes N] | all "
+        "[--minutes N] [--skip MODE] | mutants | "
         f"--compare A B. Known: {known}"
     )
     if not words or words[0] not in (*known, "all"):
@@ -356,7 +405,9 @@ def main(words):
     stems = {Path(script).stem for script in TABLE["smoke"]} if words[0] == "smoke" else set()
     for name in names:
         if name not in {*TABLE[words[0]], *entries, *stems}:
-            raise BadInput(f"{words[0]} knows no {name!r}. There are: {', '.join([*TABLE[words[0]], *sorted(entries)])}.")
+            raise BadInput(
+                f"{words[0]} knows no {name!r}. There are: {', '.join([*TABLE[words[0]], *sorted(entries)])}."
+            )
     return benchmark(words, modes, names, share_for(minutes, modes, names))
 
 

@@ -1,10 +1,14 @@
 """Episodes for cloning, one .npz each: played by the scripted expert, your own agent, a person or a trained model.
 
     python cleanrl_games/tools/collect_expert_data.py --episodes 200 --noise 0.2            # the scripted expert
-    python cleanrl_games/tools/collect_expert_data.py --expert my_agent:choose              # choose(observation, info) → 0 … 9
-    python cleanrl_games/tools/collect_expert_data.py --expert human                        # Z X Enter RShift arrows A S; Esc stops
-    python cleanrl_games/tools/collect_expert_data.py --expert runs/<run>                   # or a model.zip, or weights.pth
-    python cleanrl_games/tools/collect_expert_data.py --replay expert_data/pokemon_quest    # plays the buttons again, compares every frame
+    python cleanrl_games/tools/collect_expert_data.py --expert my_agent:choose              # choose(observation, info)
+      → 0 … 9
+    python cleanrl_games/tools/collect_expert_data.py --expert human                        # Z X Enter RShift arrows A
+      S; Esc stops
+    python cleanrl_games/tools/collect_expert_data.py --expert runs/<run>                   # or a model.zip, or
+      weights.pth
+    python cleanrl_games/tools/collect_expert_data.py --replay expert_data/pokemon_quest    # plays the buttons again,
+      compares every frame
     python cleanrl_games/tools/collect_expert_data.py --to-minari gba/quest-v0              # and --from-minari
 
 Several emulators play at once. A file appears when its episode is whole; Ctrl-C leaves no half of one.
@@ -25,7 +29,15 @@ import numpy as np
 
 from cleanrl_games.envs.pokemon import ACTIONS, QUEST_SEEDS, PokemonEnv
 from cleanrl_games.envs.pokemon.cache import progress_bar
-from cleanrl_games.envs.pokemon.episodes import EpisodeError, Recording, describe, find_episodes, read_episode, read_frames, write_episode
+from cleanrl_games.envs.pokemon.episodes import (
+    EpisodeError,
+    Recording,
+    describe,
+    find_episodes,
+    read_episode,
+    read_frames,
+    write_episode,
+)
 from cleanrl_games.envs.pokemon.experts import ExpertError, Noise, load_expert
 from cleanrl_games.envs.pokemon.minari_data import export_episodes, import_episodes
 from cleanrl_games.runtime.errors import BadInput, RunFailed, first_line
@@ -34,7 +46,8 @@ from cleanrl_games.tools import models
 
 # the keys of most GBA emulators
 HUMAN_KEYS = {
-    "A": "z", "B": "x", "START": "return", "SELECT": "right shift", "UP": "up", "DOWN": "down", "LEFT": "left", "RIGHT": "right",
+    "A": "z", "B": "x", "START": "return", "SELECT": "right shift", "UP": "up", "DOWN": "down", "LEFT": "left",
+    "RIGHT": "right",
     "L": "a", "R": "s",
 }  # fmt: skip
 
@@ -52,7 +65,8 @@ class Args:
     seed: int = 1
     """of noise and sampling; the same seed, expert and worlds give the same files"""
     worlds: str = "0-191"
-    """the quest's worlds to play, in order and again from the start: 0-191, or 3,7,9; 192 to 255 are what the script evaluates in"""
+    """the quest's worlds to play, in order and again from the start: 0-191, or 3,7,9; 192 to 255 are what the script
+    evaluates in"""
     noise: Fraction = 0.0
     """share of random actions, for coverage; the label stays what the expert said"""
     noise_length: ranged(float, "FLOAT", Range(1.0)) = 4.0
@@ -123,11 +137,12 @@ def episode_name(number):
     return f"episode_{number:04d}.npz"
 
 
-# --------------------------------------------------------------------------------------------------------------- experts
+# -------------------------------------------------------------------------------------------------------------- experts
 
 
 def script():
-    """The training script, for models and emulator processes; torch takes a second, so it is loaded when it is needed."""
+    """The training script, for models and emulator processes; torch takes a second, so it is loaded when it is
+    needed."""
     from cleanrl_games import bc_pokemon_impala
 
     return bc_pokemon_impala
@@ -165,7 +180,7 @@ def make_expert(args, seed):
     return load_model_expert(args, seed) if is_model(args.expert) else load_expert(args.expert, args.expert_timeout)
 
 
-# --------------------------------------------------------------------------------------------------------------- playing
+# -------------------------------------------------------------------------------------------------------------- playing
 
 
 class Collector:
@@ -202,12 +217,17 @@ class Collector:
 
 
 def next_number(folder):
-    numbers = [int(found[1]) for path in folder.glob("episode_*.npz") if (found := re.fullmatch(r"episode_(\d+)\.npz", path.name))]
+    numbers = [
+        int(found[1])
+        for path in folder.glob("episode_*.npz")
+        if (found := re.fullmatch(r"episode_(\d+)\.npz", path.name))
+    ]
     return max(numbers, default=0) + 1
 
 
 def remove_halves(folder):
-    """What processes that were stopped in the middle of writing left: never named like an episode, and not wanted either."""
+    """What processes that were stopped in the middle of writing left: never named like an episode, and not wanted
+    either."""
     for path in folder.glob(".episode_*.tmp"):
         path.unlink(missing_ok=True)
 
@@ -215,7 +235,11 @@ def remove_halves(folder):
 def summary(path):
     """Of a whole file: one may have been finished in the very moment of Ctrl-C, and it counts."""
     episode = read_episode(path)
-    return {"steps": len(episode), "milestones": episode.infos[-1]["milestones_reached"], "success": bool(episode.terminated[-1])}
+    return {
+        "steps": len(episode),
+        "milestones": episode.infos[-1]["milestones_reached"],
+        "success": bool(episode.terminated[-1]),
+    }
 
 
 def collect(args):
@@ -232,10 +256,15 @@ def collect(args):
                 for job, result in workers.poll(1.0):
                     if result is None or "dropped" in result:  # the emulator died, or the expert did not answer
                         if result:
-                            print(f"{result['dropped']} Episode {job['number']} is dropped and played again.", flush=True)
+                            print(
+                                f"{result['dropped']} Episode {job['number']} is dropped and played again.", flush=True
+                            )
                         dropped += 1
                         if dropped > 3 + args.episodes:
-                            raise RunFailed(f"{dropped} episodes had to be dropped: stopping. The {done} whole ones are in {folder}.")
+                            raise RunFailed(
+                                f"{dropped} episodes had to be dropped: stopping. The {done} whole ones are in "
+                                f"{folder}."
+                            )
                         workers.submit({**job, "attempt": job["attempt"] + 1})
                         continue
                     done += 1
@@ -245,7 +274,11 @@ def collect(args):
     finally:
         workers.close()
         remove_halves(folder)
-    return [summary(path) for number in range(first, first + args.episodes) if (path := folder / episode_name(number)).exists()]
+    return [
+        summary(path)
+        for number in range(first, first + args.episodes)
+        if (path := folder / episode_name(number)).exists()
+    ]
 
 
 def play_human(args):
@@ -278,11 +311,12 @@ def play_human(args):
     return results
 
 
-# ------------------------------------------------------------------------------------------------ replay, Minari, the tool
+# --------------------------------------------------------------------------------------------- replay, Minari, the tool
 
 
 def replay(args, path):
-    """Plays a file's buttons again → None if every frame and reward came back, else a sentence about the first that did not"""
+    """Plays a file's buttons again → None if every frame and reward came back, else a sentence about the first that did
+    not"""
     episode = read_episode(path)
     env = PokemonEnv(
         args.rom_path or None,
@@ -295,9 +329,14 @@ def replay(args, path):
     )
     try:
         if env.emulator.rom_sha1 != episode.meta["rom_sha1"]:
-            return f"{path}: recorded on the ROM with SHA-1 {episode.meta['rom_sha1']}, this one has {env.emulator.rom_sha1}."
+            return (
+                f"{path}: recorded on the ROM with SHA-1 {episode.meta['rom_sha1']}, this one has "
+                f"{env.emulator.rom_sha1}."
+            )
         is_quest = episode.world is not None
-        observation, _ = env.reset(options={"quest_seed": episode.world} if is_quest else {"start": episode.meta.get("start", "")})
+        observation, _ = env.reset(
+            options={"quest_seed": episode.world} if is_quest else {"start": episode.meta.get("start", "")}
+        )
         step = 0
         for frames in read_frames(path):
             for frame in frames:
@@ -320,7 +359,8 @@ def report(results, folder):
     steps, milestones = (np.array([result[name] for result in results], float) for name in ("steps", "milestones"))
     successes = sum(result["success"] for result in results)
     print(
-        f"{len(results)} episodes in {folder}: {int(steps.sum()):,} steps, {successes} finished, milestones on average {milestones.mean():.2f}"
+        f"{len(results)} episodes in {folder}: {int(steps.sum()):,} steps, {successes} finished, milestones on "
+        f"average {milestones.mean():.2f}"
     )
 
 
@@ -347,15 +387,23 @@ def main(argv=None):
         if args.replay:
             paths = [Path(args.replay)] if Path(args.replay).is_file() else find_episodes(args.replay)
             problems = [problem for path in paths if (problem := replay(args, path))]
-            print("\n".join([*problems, f"{len(paths) - len(problems)} of {len(paths)} episodes came back frame by frame."]))
+            print(
+                "\n".join(
+                    [*problems, f"{len(paths) - len(problems)} of {len(paths)} episodes came back frame by frame."]
+                )
+            )
             raise SystemExit(1 if problems else 0)
         if args.to_minari:
-            print(f"{export_episodes(find_episodes(args.output_dir), args.to_minari)} episodes exported to {args.to_minari}")
+            print(
+                f"{export_episodes(find_episodes(args.output_dir), args.to_minari)} episodes exported to "
+                f"{args.to_minari}"
+            )
         elif args.from_minari:
             folder = Path(args.output_dir)
             first = next_number(folder)
             print(
-                f"{len(import_episodes(args.from_minari, folder, lambda index: episode_name(first + index)))} episodes imported to {folder}"
+                f"{len(import_episodes(args.from_minari, folder, lambda index: episode_name(first + index)))} "
+                f"episodes imported to {folder}"
             )
         else:
             report(play_human(args) if args.expert == "human" else collect(args), args.output_dir)

@@ -1,15 +1,17 @@
-"""How fast Rocket League training can be on this machine, where its time would go, what bounds it, and which flags to use.
+"""How fast Rocket League training can be on this machine, where its time would go, what bounds it, and which flags to
+use.
 
     python cleanrl_games/tools/diagnose_performance.py [--test env|inference|learn|gpu|all] [--seconds 2]
 
-env        the arenas alone: agent-steps/s by the number of cars per actor, and the share of them that is RocketSim's own physics
+env        the arenas alone: agent-steps/s by the number of cars per actor, and the share of them that is RocketSim's
+  own physics
 inference  the policy alone: agent-steps/s by batch and by torch threads
 learn      PPO updates on data in memory: agent-steps/s by kind of memory, minibatch and torch threads
 gpu        inference and updates on CUDA, if there is one
 all        everything, and recommended flags
 
-Two threads are slower than one when the other core is busy, so the figures are those of the machine as it is now. The last line is one
-JSON object.
+Two threads are slower than one when the other core is busy, so the figures are those of the machine as it is now. The
+last line is one JSON object.
 """
 
 import dataclasses
@@ -66,13 +68,18 @@ def test_env(args):
         speed, limit = rate(environment(env, rng), args.seconds), rate(physics(bare, rng), args.seconds)
         found[agents] = speed
         print(
-            f"env        {agents:>4} cars                {speed:>9,.0f} agent-steps/s, {speed / limit:.0%} of the bare physics", flush=True
+            f"env        {agents:>4} cars                {speed:>9,.0f} agent-steps/s, {speed / limit:.0%} of the "
+            f"bare physics",
+            flush=True,
         )
     return found
 
 
 def acting(agent, batch, device="cpu"):
-    obs, masks = torch.randn(batch, NUM_OBS, device=device), torch.ones(batch, NUM_ACTIONS, dtype=torch.bool, device=device)
+    obs, masks = (
+        torch.randn(batch, NUM_OBS, device=device),
+        torch.ones(batch, NUM_ACTIONS, dtype=torch.bool, device=device),
+    )
     memory = torch.zeros(batch, agent.state_size, device=device)
 
     @torch.no_grad()
@@ -91,7 +98,10 @@ def test_inference(args):
         torch.set_num_threads(threads)
         for batch in args.agents:
             found[threads, batch] = rate(acting(agent, batch), args.seconds)
-            print(f"inference  {batch:>4} cars, {threads} threads     {found[threads, batch]:>9,.0f} agent-steps/s", flush=True)
+            print(
+                f"inference  {batch:>4} cars, {threads} threads     {found[threads, batch]:>9,.0f} agent-steps/s",
+                flush=True,
+            )
     torch.set_num_threads(1)
     return found
 
@@ -128,7 +138,8 @@ def test_gpu(args):
 
 
 def recommend(env, inference, learn, gpu, cores):
-    """Rates in agent-steps/s → (flags, what bounds training, expected agent-steps/s). An actor does physics and inference in turn."""
+    """Rates in agent-steps/s → (flags, what bounds training, expected agent-steps/s). An actor does physics and
+    inference in turn."""
     actors = {agents: 1 / (1 / speed + 1 / inference[1, agents]) for agents, speed in env.items()}
     agents = max(actors, key=actors.get)
     choices = {(threads, size): speed for (threads, kind, size), speed in learn.items() if kind == "lstm"}
@@ -161,10 +172,19 @@ def main(argv=None):
     if args.test == "all":
         cores = threads_to_try()[1]
         flags, bound, speed = recommend(**found, cores=cores)
-        env, inference = max(found["env"].values()), max(speed for (threads, _), speed in found["inference"].items() if threads == 1)
+        env, inference = (
+            max(found["env"].values()),
+            max(speed for (threads, _), speed in found["inference"].items() if threads == 1),
+        )
         share = {"physics and observations": 1 / env, "inference": 1 / inference}
-        print(f"An actor spends {share['inference'] / sum(share.values()):.0%} of its time in inference, the rest in its arenas.")
-        print(f"{cores} cores: {bound} will bound training, at about {speed:,.0f} agent-steps/s with one epoch.\nRecommended: {flags}")
+        print(
+            f"An actor spends {share['inference'] / sum(share.values()):.0%} of its time in inference, the rest in "
+            f"its arenas."
+        )
+        print(
+            f"{cores} cores: {bound} will bound training, at about {speed:,.0f} agent-steps/s with one "
+            f"epoch.\nRecommended: {flags}"
+        )
         keys |= {"recommended": flags, "bound": bound, "expected_agent_steps_per_s": round(speed)}
     print(json.dumps(keys))
     return keys

@@ -35,8 +35,8 @@ class Args:
     players: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN_OR_MODEL…")]
     """whom to judge: run folders, model.zip files, or scripted players by name"""
     against: tuple[str, ...] = ()
-    """whom they play: the same kinds of players; empty = every scripted player of the game. Rocket League: also FILE.pt=ADAPTER.py, a
-    TorchScript bot of another project with its adapter (tools/foreign_bot.py)"""
+    """whom they play: the same kinds of players; empty = every scripted player of the game. Rocket League: also
+    FILE.pt=ADAPTER.py, a TorchScript bot of another project with its adapter (tools/foreign_bot.py)"""
     episodes: Size = 1000
     """games per pairing"""
     seed: int = 1
@@ -54,7 +54,8 @@ class Args:
     json: str = ""
     """also write the results to this JSON file"""
     save: str = ""
-    """also write each pairing's first game to this .html or .gif file; with several pairings their names go into the file's name"""
+    """also write each pairing's first game to this .html or .gif file; with several pairings their names go into the
+    file's name"""
     game: str = ""
     """the game, needed only when all players are scripted"""
     threads: Size = 1
@@ -140,7 +141,9 @@ def osrs_matches(player, opponent, episodes, args, save, progress):
         seeds = [int(seed) for seed in np.random.SeedSequence(args.seed).generate_state(2)]
         other = None if opponent == OSRS_SERVERS_BOT else seat(opponent, at_once, seeds[1])
         limits = {"at_once": at_once, "max_ticks": settings.get("max_ticks", 1000)}
-        scores, _ = play_on_server(seat(player, at_once, seeds[0]), other, episodes, args.server, **limits, progress=progress)
+        scores, _ = play_on_server(
+            seat(player, at_once, seeds[0]), other, episodes, args.server, **limits, progress=progress
+        )
         return scores
 
     scores = []
@@ -150,7 +153,9 @@ def osrs_matches(player, opponent, episodes, args, save, progress):
         seeds = [int(seed) for seed in np.random.SeedSequence([args.seed, done]).generate_state(3)]
         watched = Watched(seat(player, fights, seeds[1]), lambda over, done=done: progress(done + over))
         scenes = SceneRecorder() if save and not done else None
-        batch, _ = play_fights(watched, seat(opponent, fights, seeds[2]), fights, seeds[0], "", scenes=scenes, **settings)
+        batch, _ = play_fights(
+            watched, seat(opponent, fights, seeds[2]), fights, seeds[0], "", scenes=scenes, **settings
+        )
         if scenes:
             info = {"frame_seconds": TICK_SECONDS, "outfits": list(OUTFITS)}
             save_game(save, "osrs", (player, opponent), scenes.scenes, winner_of(batch[0]), **info)
@@ -216,7 +221,11 @@ def rocketleague_matches(player, opponent, episodes, args, save, progress):
     def seat(side, seed):
         if isinstance(side, ForeignBot):
             return ForeignPlayer(side)
-        return side.script.Player(side.agent, seed, args.deterministic) if isinstance(side, models.Model) else ScriptedPlayer(side, seed)
+        return (
+            side.script.Player(side.agent, seed, args.deterministic)
+            if isinstance(side, models.Model)
+            else ScriptedPlayer(side, seed)
+        )
 
     scores = []
     for done in range(0, episodes, KICKOFFS_AT_ONCE):
@@ -226,7 +235,11 @@ def rocketleague_matches(player, opponent, episodes, args, save, progress):
         scenes = SceneRecorder() if save and not done else None
         batch, _ = play_kickoffs(*seats, count, seeds[0], size or 1, scenes=scenes, **limits, **settings)
         if scenes:
-            info = {"frame_seconds": settings.get("action_repeat", 8) / TICK_RATE, "pads": scenes.pads, "team_size": size or 1}
+            info = {
+                "frame_seconds": settings.get("action_repeat", 8) / TICK_RATE,
+                "pads": scenes.pads,
+                "team_size": size or 1,
+            }
             save_game(save, "rocketleague", (player, opponent), scenes.scenes, winner_of(batch[0]), **info)
         scores.append(batch)
         progress(done + count)
@@ -240,8 +253,8 @@ def pokemon_baselines():
 
 
 def pokemon_matches(player, opponent, episodes, args, save, progress):
-    """The quest has one player: both play the same held-out worlds one after the other, and who gets farther has won. More milestones
-    are farther; of two that finish, the one with fewer steps. How often each finished is printed."""
+    """The quest has one player: both play the same held-out worlds one after the other, and who gets farther has won.
+    More milestones are farther; of two that finish, the one with fewer steps. How often each finished is printed."""
     from cleanrl_games.envs.pokemon import QUEST_SEEDS, PokemonEnv
     from cleanrl_games.envs.pokemon.baselines import PLAYERS, play
     from cleanrl_games.envs.pokemon.picture import save_gif
@@ -250,12 +263,17 @@ def pokemon_matches(player, opponent, episodes, args, save, progress):
     judged = next((side for side in sides if isinstance(side, models.Model)), None)
     trained = check_settings(judged.script.Args, judged.args, f"{judged.path}, args in metadata.json") if judged else {}
     if trained.get("rom_path"):
-        raise ValueError("The model plays a cartridge of its own: its run's own evaluation (eval/*) is the one that counts.")
+        raise ValueError(
+            "The model plays a cartridge of its own: its run's own evaluation (eval/*) is the one that counts."
+        )
     if save and Path(save).suffix != ".gif":
         raise ValueError("An episode is saved as a .gif; tools/watch.py shows it as a page.")
     worlds = range(QUEST_SEEDS - trained.get("held_out_worlds", 64), QUEST_SEEDS)
     env = PokemonEnv(max_steps=trained.get("max_steps", 600), compass=trained.get("compass", "none"))
-    networks = [side.script.ModelExpert(side.path, args.deterministic) if isinstance(side, models.Model) else None for side in sides]
+    networks = [
+        side.script.ModelExpert(side.path, args.deterministic) if isinstance(side, models.Model) else None
+        for side in sides
+    ]
     scores, finished = np.zeros(episodes), [0, 0]
     try:
         for number in range(episodes):
@@ -305,7 +323,8 @@ def load_player(word, game, trust_source):
 
 
 def find_players(args):
-    """Words of the command line → (game, players, opponents), each a dict from a name for the table to a Model or baseline."""
+    """Words of the command line → (game, players, opponents), each a dict from a name for the table to a Model or
+    baseline."""
     known = {name for game in GAMES.values() for name in game.baselines()}
     if args.server:
         known.add(OSRS_SERVERS_BOT)
@@ -317,7 +336,11 @@ def find_players(args):
             loaded[word] = load_player(word, game, args.trust_source)
             game = loaded[word].game
     if game not in GAMES:
-        what = f"There is no way yet to evaluate {game!r}" if game else "All players are scripted: say which game with --game"
+        what = (
+            f"There is no way yet to evaluate {game!r}"
+            if game
+            else "All players are scripted: say which game with --game"
+        )
         raise models.ModelError(f"{what}; there are: {', '.join(GAMES)}.")
     baselines = GAMES[game].baselines()
     if args.server:
@@ -338,10 +361,16 @@ def find_players(args):
             elif word in baselines:
                 found[word] = word
             else:
-                raise models.ModelError(f"{word!r} is a scripted player of another game; {game} has: {', '.join(baselines)}.")
+                raise models.ModelError(
+                    f"{word!r} is a scripted player of another game; {game} has: {', '.join(baselines)}."
+                )
         return found
 
-    return game, named(args.players), named(args.against or (baselines if not args.server else (OSRS_SERVERS_BOT, "nh")))
+    return (
+        game,
+        named(args.players),
+        named(args.against or (baselines if not args.server else (OSRS_SERVERS_BOT, "nh"))),
+    )
 
 
 def save_path(save, player, opponent, several):
@@ -362,12 +391,15 @@ def play_all(args, game, players, opponents, progress):
         save = save_path(where.save if not where.server else "", name, other, len(pairings) > 1)
         start, before = time.perf_counter(), number * args.episodes
         try:
-            scores = GAMES[game].matches(player, opponent, args.episodes, where, save, lambda done, before=before: progress(before + done))
+            scores = GAMES[game].matches(
+                player, opponent, args.episodes, where, save, lambda done, before=before: progress(before + done)
+            )
         except (ValueError, OSError) as error:  # a loadout that is not there, a game that cannot be written
             raise models.ModelError(f"{name} against {other}: {error}") from None
         rate, low, high = wilson(float(scores.mean()), len(scores))
         yield {
-            "player": name, "opponent": other, "where": where.server or "simulator", "game": game, "episodes": len(scores), "seed": args.seed, "deterministic": args.deterministic,
+            "player": name, "opponent": other, "where": where.server or "simulator", "game": game,
+            "episodes": len(scores), "seed": args.seed, "deterministic": args.deterministic,
             "win_rate": rate, "low": low, "high": high,
             "won": int((scores == 1).sum()), "tied": int((scores == 0.5).sum()), "lost": int((scores == 0).sum()),
             "seconds": round(time.perf_counter() - start, 2), "save": save,
@@ -434,7 +466,11 @@ def main(argv=None):
                     print(f"{len(results)} of {pairings} pairings done", file=sys.stderr, flush=True)
     except KeyboardInterrupt:
         stopped = True
-    show(console, results, f"{game}, {args.episodes:,} games each, seed {args.seed}{', deterministic' if args.deterministic else ''}")
+    show(
+        console,
+        results,
+        f"{game}, {args.episodes:,} games each, seed {args.seed}{', deterministic' if args.deterministic else ''}",
+    )
     if args.json:
         write_atomically(args.json, lambda path: path.write_text(json.dumps({"results": results}, indent=1) + "\n"))
     if stopped:

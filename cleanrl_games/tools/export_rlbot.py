@@ -1,11 +1,13 @@
-"""A trained model as a bot for the real game: a folder that RLBot v5 starts. Nothing else of this repository is needed there.
+"""A trained model as a bot for the real game: a folder that RLBot v5 starts. Nothing else of this repository is needed
+there.
 
     python cleanrl_games/tools/export_rlbot.py runs/<run> my_bot [--name "My bot"] [--deterministic]
 
-    my_bot/ bot.toml (what RLBot reads), bot.py, model.zip, requirements.txt, cleanrl_games/ (the script and shim that rebuild the policy)
+    my_bot/ bot.toml (what RLBot reads), bot.py, model.zip, requirements.txt, cleanrl_games/ (the script and shim that
+    rebuild the policy)
 
-On the machine with the game: `python -m venv venv`, install requirements.txt into it, add the folder in RLBot's GUI. Only
-standard maps and teams of up to three cars: that is what the policy was trained with.
+On the machine with the game: `python -m venv venv`, install requirements.txt into it, add the folder in RLBot's GUI.
+Only standard maps and teams of up to three cars: that is what the policy was trained with.
 """
 
 import dataclasses
@@ -113,20 +115,33 @@ def export(args):
     model = models.load(args.model, "rocketleague", args.trust_source)
     name, script = args.name or model.name, Path(model.metadata["script"]).stem
     if not script.isidentifier():
-        raise models.ModelError(f"{model.path} says its script is {model.metadata['script']!r}: that is no name of a Python module.")
+        raise models.ModelError(
+            f"{model.path} says its script is {model.metadata['script']!r}: that is no name of a Python module."
+        )
     agent_id = "cleanrl_games/" + (re.sub(r"[^\w.-]+", "_", name) or "bot")
     pins = [line for line in (ROOT / "requirements.txt").read_text().splitlines() if line.split("==")[0] in NEEDED]
     source = f"model of {script}.py {model.metadata['network_hash']}"
     temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.absolute().parent))
     try:
         package = temporary / "cleanrl_games"
-        shutil.copytree(models.SCRIPTS / "envs/rocketleague", package / "envs/rocketleague", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            models.SCRIPTS / "envs/rocketleague",
+            package / "envs/rocketleague",
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
         shutil.copytree(models.SCRIPTS / "runtime", package / "runtime", ignore=shutil.ignore_patterns("__pycache__"))
-        for file in (models.SCRIPTS / "__init__.py", *(models.SCRIPTS / "envs").glob("*.py")):  # what the games share, not the other games
+        for file in (
+            models.SCRIPTS / "__init__.py",
+            *(models.SCRIPTS / "envs").glob("*.py"),
+        ):  # what the games share, not the other games
             shutil.copyfile(file, package / file.relative_to(models.SCRIPTS))
         shutil.copyfile(models.find_script(model.path, model.metadata, args.trust_source), package / f"{script}.py")
         shutil.copyfile(model.path, temporary / "model.zip")
-        words = {"agent_id": json.dumps(agent_id), "name": json.dumps(name), "description": json.dumps(f"cleanrl_games, {source}")}
+        words = {
+            "agent_id": json.dumps(agent_id),
+            "name": json.dumps(name),
+            "description": json.dumps(f"cleanrl_games, {source}"),
+        }
         (temporary / "bot.py").write_text(
             BOT.format(source=source, script=script, deterministic=args.deterministic, agent_id=json.dumps(agent_id))
         )
@@ -141,4 +156,6 @@ def export(args):
 
 if __name__ == "__main__":
     folder = export(parse_flags(Args, __doc__))
-    print(f"The bot is in {folder}: install its requirements.txt into a venv beside bot.py and add the folder in RLBot.")
+    print(
+        f"The bot is in {folder}: install its requirements.txt into a venv beside bot.py and add the folder in RLBot."
+    )

@@ -1,12 +1,14 @@
-"""Bots of other projects as opponents in Rocket League: FILE.pt=ADAPTER.py, a TorchScript network and a small module that speaks for it.
+"""Bots of other projects as opponents in Rocket League: FILE.pt=ADAPTER.py, a TorchScript network and a small module
+that speaks for it.
 
 An adapter has two functions:
 
-    observe(obs)          our observations (M, 201), as docs/rocketleague_env.md lists them → what the network takes, a tensor or a tuple
+    observe(obs)          our observations (M, 201), as docs/rocketleague_env.md lists them → what the network takes, a
+      tensor or a tuple
     act(outputs, masks)   what the network gave, and which of the 90 actions do anything now (M, 90) → M action numbers
 
-and may have `start(rows)`, called with the rows of games that begin, for a bot that remembers. Both files can run any code, so they are
-only loaded with --trust-source.
+and may have `start(rows)`, called with the rows of games that begin, for a bot that remembers. Both files can run any
+code, so they are only loaded with --trust-source.
 """
 
 import importlib.util
@@ -30,16 +32,22 @@ class ForeignBot(str):
         file, _, adapter = word.partition("=")
         for path in (file, adapter):
             if not Path(path).is_file():
-                raise ModelError(f"{word}: there is no file {path}. Give FILE.pt=ADAPTER.py, a TorchScript network and its adapter.")
+                raise ModelError(
+                    f"{word}: there is no file {path}. Give FILE.pt=ADAPTER.py, a TorchScript network and its adapter."
+                )
         if not trust_source:
-            raise ModelError(f"{word}: such files can run any code. Add --trust-source if you trust where they come from.")
+            raise ModelError(
+                f"{word}: such files can run any code. Add --trust-source if you trust where they come from."
+            )
         self = cls(Path(file).stem)
         self.name, self.path = str(self), Path(file)
         self.adapter = import_adapter(Path(adapter))
         try:
             self.network = torch.jit.load(file, map_location="cpu").eval()
         except RuntimeError as error:
-            raise ModelError(f"{file} is not a TorchScript file (torch.jit.save): {str(error).splitlines()[0]}") from None
+            raise ModelError(
+                f"{file} is not a TorchScript file (torch.jit.save): {str(error).splitlines()[0]}"
+            ) from None
         return self
 
 
@@ -53,7 +61,8 @@ def import_adapter(path):
     missing = [name for name in ("observe", "act") if not callable(getattr(module, name, None))]
     if missing:
         raise ModelError(
-            f"{path} has no function {' and no function '.join(missing)}: an adapter needs observe(obs) and act(outputs, masks)."
+            f"{path} has no function {' and no function '.join(missing)}: an adapter needs observe(obs) and "
+            f"act(outputs, masks)."
         )
     return module
 
@@ -78,5 +87,8 @@ class ForeignPlayer:
         chosen = np.asarray(self.bot.adapter.act(outputs, masks[rows]))
         if chosen.shape != (len(rows),) or chosen.min() < 0 or chosen.max() >= NUM_ACTIONS:
             found = f"{chosen.shape} from {chosen.min()} to {chosen.max()}" if chosen.size else str(chosen.shape)
-            raise ValueError(f"its adapter's act should return {len(rows)} action numbers from 0 to {NUM_ACTIONS - 1}, found {found}.")
+            raise ValueError(
+                f"its adapter's act should return {len(rows)} action numbers from 0 to {NUM_ACTIONS - 1}, found "
+                f"{found}."
+            )
         actions[rows] = chosen

@@ -1,11 +1,13 @@
-"""Ratings of a Rocket League run that people can read: who was in its league, how strong they were over time, who beat whom.
+"""Ratings of a Rocket League run that people can read: who was in its league, how strong they were over time, who beat
+whom.
 
     python cleanrl_games/tools/league.py runs/<run> [--output FOLDER]
-    python cleanrl_games/tools/league.py --pin 200          # plays the scripted players against each other and prints their ratings
+    python cleanrl_games/tools/league.py --pin 200          # plays the scripted players against each other and prints
+      their ratings
 
-Everything comes from the run's games.csv, one line per rating match. FOLDER (the run's league/ unless given) gets members.csv,
-ratings.csv (Elo and openskill after every evaluation), wins.csv (goals won, tied and lost of each pair) and league.png. The last line
-printed is a JSON object.
+Everything comes from the run's games.csv, one line per rating match. FOLDER (the run's league/ unless given) gets
+members.csv, ratings.csv (Elo and openskill after every evaluation), wins.csv (goals won, tied and lost of each pair)
+and league.png. The last line printed is a JSON object.
 """
 
 import csv
@@ -43,19 +45,30 @@ class Args:
     """seed of --pin"""
 
 
-# ------------------------------------------------------------------------------------------------------------ a run's games
+# -------------------------------------------------------------------------------------------------------- a run's games
 
 
 def read_games(path):
     """games.csv → [{column: value}], numbers as numbers; a sentence for what is not such a file"""
     if not path.is_file():
-        raise BadInput(f"There is no {path}: give the folder of a Rocket League run that has been evaluated at least once.")
-    kinds = {"global_step": int, "team_size": int, "score": float, "seconds": float, "player_elo": float, "opponent_elo": float}
+        raise BadInput(
+            f"There is no {path}: give the folder of a Rocket League run that has been evaluated at least once."
+        )
+    kinds = {
+        "global_step": int,
+        "team_size": int,
+        "score": float,
+        "seconds": float,
+        "player_elo": float,
+        "opponent_elo": float,
+    }
     games = []
     with open(path, newline="") as file:
         reader = csv.DictReader(file)
         if tuple(reader.fieldnames or ()) != COLUMNS:
-            raise BadInput(f"{path} has the columns {reader.fieldnames}, not those of a run's games.csv: {', '.join(COLUMNS)}.")
+            raise BadInput(
+                f"{path} has the columns {reader.fieldnames}, not those of a run's games.csv: {', '.join(COLUMNS)}."
+            )
         for line in reader:
             try:
                 game = {name: kinds.get(name, str)(line[name]) for name in COLUMNS}
@@ -72,7 +85,8 @@ def read_games(path):
 def course_of(games):
     """[{global_step, player, opponent, elo, mu, sigma}]: everybody's ratings after each evaluation they played in.
 
-    Elo is what the run itself had. openskill is computed again, goal by goal: a line of games.csv has no room for it."""
+    Elo is what the run itself had. openskill is computed again, goal by goal: a line of games.csv has no room for
+    it."""
     ratings, course = {}, []
     for (step, stage), evaluation in itertools.groupby(games, key=lambda game: (game["global_step"], game["stage"])):
         seen = set()
@@ -110,13 +124,21 @@ def members_table(course, results):
     for name, row in last.items():
         won, tied, lost = np.sum([counts for (player, _), counts in results.items() if player == name], axis=0).tolist()
         rows.append(
-            {"member": name, "elo": row["elo"], "mu": row["mu"], "sigma": row["sigma"], "won": won, "tied": tied, "lost": lost}
+            {
+                "member": name,
+                "elo": row["elo"],
+                "mu": row["mu"],
+                "sigma": row["sigma"],
+                "won": won,
+                "tied": tied,
+                "lost": lost,
+            }
             | {"last_played": row["global_step"]}
         )
     return sorted(rows, key=lambda row: -row["elo"])
 
 
-# ----------------------------------------------------------------------------------------------------------------- files
+# ---------------------------------------------------------------------------------------------------------------- files
 
 
 def write_csv(path, rows):
@@ -146,7 +168,11 @@ def draw(path, course, members, results, title):
     for row in stages:
         over_time.axvline(row["global_step"] / 1e6, linewidth=0.5, color="tab:green")
         over_time.annotate(
-            row["stage"], (row["global_step"] / 1e6, 0.01), xycoords=("data", "axes fraction"), fontsize=8, color="tab:green"
+            row["stage"],
+            (row["global_step"] / 1e6, 0.01),
+            xycoords=("data", "axes fraction"),
+            fontsize=8,
+            color="tab:green",
         )
     skill = over_time.twinx()
     middle, spread = np.array([row["mu"] for row in agent]), np.array([row["sigma"] for row in agent])
@@ -181,7 +207,7 @@ def show(members):
         print(f"{row['member']:<28}{row['elo']:>8.0f}{skill:>18}{numbers}{row['last_played']:>15,}")
 
 
-# ------------------------------------------------------------------------------------------------------ scripted players
+# ----------------------------------------------------------------------------------------------------- scripted players
 
 
 def pin(kickoffs, seed):

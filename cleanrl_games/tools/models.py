@@ -1,8 +1,8 @@
 """What all tools share: a run's folder or a model.zip → a policy, rebuilt by the script that trained it.
 
-A model names the network section of its script by hash, and a network is code, so a model is only as safe as the script that
-rebuilds it: the scripts of this repository are used freely, the copy beside a model only when its user says `--trust-source`.
-Weights are never unpickled.
+A model names the network section of its script by hash, and a network is code, so a model is only as safe as the script
+that rebuilds it: the scripts of this repository are used freely, the copy beside a model only when its user says
+`--trust-source`. Weights are never unpickled.
 """
 
 import dataclasses
@@ -64,7 +64,9 @@ def zip_path(path):
     if path.is_dir():
         path = path / "model.zip"
         if not path.is_file():
-            raise ModelError(f"{path.parent} holds no model.zip: give a run's folder that has one, or a model's zip file.")
+            raise ModelError(
+                f"{path.parent} holds no model.zip: give a run's folder that has one, or a model's zip file."
+            )
     if not path.is_file():
         raise ModelError(f"There is no model at {path}: give a run's folder or its model.zip.")
     return path
@@ -83,9 +85,13 @@ def read_metadata(path):
         with zipfile.ZipFile(path) as file:
             missing = [part for part in PARTS if part not in file.namelist()]
             if missing:
-                raise ModelError(f"{path} has no {' and no '.join(missing)}: this is not a whole model.zip. Save it again.")
+                raise ModelError(
+                    f"{path} has no {' and no '.join(missing)}: this is not a whole model.zip. Save it again."
+                )
             if sum(info.file_size for info in file.infolist()) > MAX_BYTES:
-                raise ModelError(f"{path} unpacks to more than {MAX_BYTES >> 30} GiB: that is no model of these scripts.")
+                raise ModelError(
+                    f"{path} unpacks to more than {MAX_BYTES >> 30} GiB: that is no model of these scripts."
+                )
             damaged = file.testzip()
             if damaged:
                 raise ModelError(f"{path} is damaged: the checksum of {damaged} is wrong. Copy or save it again.")
@@ -96,7 +102,9 @@ def read_metadata(path):
         raise ModelError(f"{path}: metadata.json should be a JSON object, found a {type(metadata).__name__}.")
     for field, kind in FIELDS.items():
         if not isinstance(metadata.get(field), kind):
-            raise ModelError(f"{path}: metadata.json should have {field!r} as a {kind.__name__}, found {metadata.get(field)!r}.")
+            raise ModelError(
+                f"{path}: metadata.json should have {field!r} as a {kind.__name__}, found {metadata.get(field)!r}."
+            )
     return path, metadata
 
 
@@ -109,19 +117,28 @@ def hash_of(script):
 
 
 def find_script(path, metadata, trust_source=False):
-    """The file whose code rebuilds the policy: of this repository, or with `trust_source` a copy that the model's run kept."""
+    """The file whose code rebuilds the policy: of this repository, or with `trust_source` a copy that the model's run
+    kept."""
     wanted = metadata["network_hash"]
     own = SCRIPTS / Path(metadata["script"]).name
-    for script in [own, *sorted(SCRIPTS.glob("*.py"))]:  # several scripts may have the same network: its own is asked first
+    for script in [
+        own,
+        *sorted(SCRIPTS.glob("*.py")),
+    ]:  # several scripts may have the same network: its own is asked first
         if script.is_file() and hash_of(script) == wanted:
             return script
     made = f" of commit {metadata['commit']}" if metadata.get("commit") else ""
-    said = f"{path} was made by {metadata['script']}{made}, whose network has hash {wanted}; no script in {SCRIPTS.name}/ has that network."
+    said = (
+        f"{path} was made by {metadata['script']}{made}, whose network has hash {wanted}; no script in "
+        f"{SCRIPTS.name}/ has that network."
+    )
     commit = f"check out the commit that has it (git log -- {SCRIPTS.name}/{metadata['script']})"
     folders = path.resolve().parents[:2]  # the second for the models/ of a run
     copies = [copy for folder in folders for copy in sorted(folder.glob("script*.py"))]
     if not copies:
-        raise ModelError(f"{said} There is no script.py beside the model either: {commit}, or put the run's script.py there.")
+        raise ModelError(
+            f"{said} There is no script.py beside the model either: {commit}, or put the run's script.py there."
+        )
     fitting = [copy for copy in copies if hash_of(copy) == wanted]
     if not fitting:
         raise ModelError(f"{said} {copies[0]} is not it either (hash {hash_of(copies[0])}): {commit}.")
@@ -170,9 +187,13 @@ def load(path, game=None, trust_source=False):
         agent, _ = script.load_model(path)
     except BadInput as error:
         raise ModelError(str(error)) from None
-    except Exception as error:  # weights are a file from outside: whatever they break, the user wants to know which file
+    except (
+        Exception
+    ) as error:  # weights are a file from outside: whatever they break, the user wants to know which file
         raise ModelError(f"The weights in {path} cannot be loaded ({type(error).__name__}: {error}).") from None
     broken = [name for name, tensor in agent.state_dict().items() if not bool(tensor.isfinite().all())]
     if broken:
-        raise ModelError(f"{path} has weights that are not finite ({', '.join(broken[:3])}): its training had diverged.")
+        raise ModelError(
+            f"{path} has weights that are not finite ({', '.join(broken[:3])}): its training had diverged."
+        )
     return Model(model_name(path), path, metadata, script, agent.eval())

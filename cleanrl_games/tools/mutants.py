@@ -1,11 +1,13 @@
-"""Do the tests notice a wrong line? Puts one small fault at a time into a copy of the project and runs the tests that should see it.
+"""Do the tests notice a wrong line? Puts one small fault at a time into a copy of the project and runs the tests that
+should see it.
 
-    python cleanrl_games/tools/mutants.py                 all of tests/mutants.yaml (./benchmark.sh mutants does the same)
+    python cleanrl_games/tools/mutants.py                 all of tests/mutants.yaml (./benchmark.sh mutants does the
+      same)
     python cleanrl_games/tools/mutants.py --only rnad     those whose file or name has this in it
 
-A mutant is {name, file, old, new, tests}: `old` stands exactly once in the file. It is noticed if one of its tests fails. One that
-survives should have a `reason`: it then counts as a survivor, and the reason is shown. The last line is one JSON object.
-"""
+A mutant is {name, file, old, new, tests}: `old` stands exactly once in the file. It is noticed if one of its tests
+fails. One that survives should have a `reason`: it then counts as a survivor, and the reason is shown. The last line is
+one JSON object."""
 
 import argparse
 import json
@@ -58,7 +60,9 @@ def run_tests(folder, tests, seconds):
     except subprocess.TimeoutExpired:
         return "hung"
     if done.returncode not in (0, 1, 2):  # 2: the module could not even be imported
-        raise RunFailed(f"pytest could not run {' '.join(tests)} (exit code {done.returncode}):\n{done.stdout}\n{done.stderr}")
+        raise RunFailed(
+            f"pytest could not run {' '.join(tests)} (exit code {done.returncode}):\n{done.stdout}\n{done.stderr}"
+        )
     return "passed" if done.returncode == 0 else "failed"
 
 
@@ -66,7 +70,10 @@ def main(words=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="mutants whose file or name has this in it")
     parser.add_argument(
-        "--seconds", type=flag_type(Positive), default=300.0, help="after which tests count as hanging, which is noticing too"
+        "--seconds",
+        type=flag_type(Positive),
+        default=300.0,
+        help="after which tests count as hanging, which is noticing too",
     )
     args = parser.parse_args(words)
     mutants, problems = read_mutants()

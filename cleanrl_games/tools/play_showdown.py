@@ -1,12 +1,13 @@
-"""Plays a VGC model on a Showdown server: accepts challenges, sends them, or climbs the ladder. Every battle's replay is kept.
+"""Plays a VGC model on a Showdown server: accepts challenges, sends them, or climbs the ladder. Every battle's replay
+is kept.
 
     python cleanrl_games/tools/play_showdown.py runs/<run> --server ws://127.0.0.1:8000 --accept --battles 10
 
     server ◄── websocket ──► VGCPlayer (envs/vgc/player.py) ──► observation, mask ──► the model's network ──► choice
                                 └──► --replays: a .log and an .html for each battle
 
-A local server: `python -m cleanrl_games.envs.vgc servers`. A public one needs an account (--username, and its password in the
-environment variable SHOWDOWN_PASSWORD) and its rules allow bots or not: ask first.
+A local server: `python -m cleanrl_games.envs.vgc servers`. A public one needs an account (--username, and its password
+in the environment variable SHOWDOWN_PASSWORD) and its rules allow bots or not: ask first.
 """
 
 import asyncio
@@ -66,7 +67,8 @@ class Args:
     open_team_sheets: bool = True
     """agree to open team sheets where the format asks"""
     username: str = ""
-    """name on the server, empty = made from the model's; the password of a registered one is read from SHOWDOWN_PASSWORD"""
+    """name on the server, empty = made from the model's; the password of a registered one is read from
+    SHOWDOWN_PASSWORD"""
     replays: str = "replays"
     """folder for the replays"""
     deterministic: bool = True
@@ -78,7 +80,8 @@ class Args:
 
 
 class Policy:
-    """The model as `policy(ints, floats, mask, kind, state) -> action, state` of VGCPlayer; the state is the LSTM's memory."""
+    """The model as `policy(ints, floats, mask, kind, state) -> action, state` of VGCPlayer; the state is the LSTM's
+    memory."""
 
     def __init__(self, agent, deterministic, seed):
         self.agent, self.deterministic = agent, deterministic
@@ -109,7 +112,8 @@ def websocket_address(server):
     parts = urlsplit(server)
     if parts.scheme not in ("ws", "wss") or not parts.hostname:
         raise PlayError(
-            f"--server {server} is no websocket address: it should look like ws://127.0.0.1:8000 or wss://host/showdown/websocket."
+            f"--server {server} is no websocket address: it should look like ws://127.0.0.1:8000 or "
+            f"wss://host/showdown/websocket."
         )
     return server if parts.path.strip("/") else f"{server.rstrip('/')}/showdown/websocket"
 
@@ -138,7 +142,9 @@ def check_password(name):
         without = "Without SHOWDOWN_PASSWORD it is not asked."
         raise PlayError(f"The login server {AUTHENTICATION} does not answer ({first_line(error)}). {without}") from None
     except (ValueError, KeyError, TypeError) as error:
-        raise PlayError(f"The login server {AUTHENTICATION} sent something that is no answer ({first_line(error)}).") from None
+        raise PlayError(
+            f"The login server {AUTHENTICATION} sent something that is no answer ({first_line(error)})."
+        ) from None
     if not logged_in:
         raise PlayError(f"The password in SHOWDOWN_PASSWORD is not that of {name!r}.")
 
@@ -156,7 +162,8 @@ async def log_in(player):
 
 
 async def play(player, args):
-    """The battles that were asked for, or a PlayError when the server goes away in mid-battle: poke-env would wait for ever."""
+    """The battles that were asked for, or a PlayError when the server goes away in mid-battle: poke-env would wait for
+    ever."""
     client = player.ps_client
     if args.challenge:
         battles = player.send_challenges(args.challenge, args.battles)
@@ -173,13 +180,15 @@ async def play(player, args):
         if args.challenge and time.monotonic() - alone_since > args.wait_seconds:
             task.cancel()
             raise RunFailed(
-                f"{args.challenge} has not taken up the challenge within {args.wait_seconds:g} seconds (--wait-seconds): "
+                f"{args.challenge} has not taken up the challenge within {args.wait_seconds:g} seconds "
+                f"(--wait-seconds): "
                 f"{player.n_finished_battles} of {args.battles} battles were played."
             )
         if client._listening_coroutine.done() and not task.done():
             task.cancel()
             raise RunFailed(
-                f"The connection to {client.websocket_url} was lost after {player.n_finished_battles} of {args.battles} battles; "
+                f"The connection to {client.websocket_url} was lost after {player.n_finished_battles} of "
+                f"{args.battles} battles; "
                 f"replays of those are in {args.replays}."
             )
     await task
@@ -225,7 +234,11 @@ async def run(player, args):
     finally:
         if not player.ps_client._listening_coroutine.done():
             await player.ps_client.stop_listening()
-    print(f"{player.n_won_battles} won, {player.n_lost_battles} lost, {player.n_tied_battles} tied; replays in {args.replays}", flush=True)
+    print(
+        f"{player.n_won_battles} won, {player.n_lost_battles} lost, {player.n_tied_battles} tied; replays in "
+        f"{args.replays}",
+        flush=True,
+    )
 
 
 def main(argv=None):

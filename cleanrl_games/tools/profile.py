@@ -1,7 +1,7 @@
 """The door to profiler.py: python cleanrl_games/tools/profile.py SCRIPT [--sweep] [--output results.json]
 
-The standard library has a module of this name. A tool that is started from this folder finds this file first when torch means the
-other one, so it hands that over.
+The standard library has a module of this name. A tool that is started from this folder finds this file first when torch
+means the other one, so it hands that over.
 """
 
 import sys

@@ -1,11 +1,12 @@
 """What bounds a script on this machine, and which numbers of workers, players and decisions per rollout suit it.
 
     python cleanrl_games/tools/profile.py rnad_vgc_portfolio                 a spell with the script's own settings
-    python cleanrl_games/tools/profile.py rnad_vgc_portfolio --sweep         and with others; writes a config.yaml of the fastest
+    python cleanrl_games/tools/profile.py rnad_vgc_portfolio --sweep         and with others; writes a config.yaml of
+      the fastest
 
-Each spell starts the script as a user would, waits until it has learned for a while, reads what it logs (metrics.jsonl) and what
-its processes use, and stops it with SIGTERM. A setting is recommended only if it beats the script's own in a second duel.
-(profile.py is the door to this file: Python's standard library has a module of that name, too.)
+Each spell starts the script as a user would, waits until it has learned for a while, reads what it logs (metrics.jsonl)
+and what its processes use, and stops it with SIGTERM. A setting is recommended only if it beats the script's own in a
+second duel. (profile.py is the door to this file: Python's standard library has a module of that name, too.)
 """
 
 import dataclasses
@@ -32,7 +33,8 @@ from cleanrl_games.runtime.errors import BadInput, RunFailed
 from cleanrl_games.runtime.files import write_atomically
 from cleanrl_games.runtime.settings import Positive
 
-# One idea, a name in each script: battles, fights, cars, emulators that one worker plays at a time; decisions of a rollout.
+# One idea, a name in each script: battles, fights, cars, emulators that one worker plays at a time; decisions of a
+# rollout.
 PLAYERS = ("num_battles", "num_envs", "num_agents", "num_emulators")
 DECISIONS = ("buffer_size", "num_steps", "rollout_steps", "batch_size")
 QUIET = {"eval_frequency": 0, "final_battles": 0, "snapshot_frequency": 0, "checkpoint_frequency": 10**9}
@@ -113,12 +115,19 @@ def spell(path, defaults, setting, args):
     """Runs the script with a setting → its speed, its logged times and its use of the machine"""
     values = {name: value for name, value in QUIET.items() if name in defaults} | setting
     words = [word for name, value in values.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-    words += [word for flag in args.flags for word in (f"--{flag.split('=', 1)[0].replace('_', '-')}", *flag.split("=", 1)[1:])]
+    words += [
+        word
+        for flag in args.flags
+        for word in (f"--{flag.split('=', 1)[0].replace('_', '-')}", *flag.split("=", 1)[1:])
+    ]
     with tempfile.TemporaryDirectory(prefix="profile-") as folder:
         target = Path(folder) / "run"
         with open(Path(folder) / "log.txt", "w+") as log:
             process = subprocess.Popen(
-                [sys.executable, str(path), *words, "--run-dir", str(target)], cwd=folder, stdout=log, stderr=subprocess.STDOUT
+                [sys.executable, str(path), *words, "--run-dir", str(target)],
+                cwd=folder,
+                stdout=log,
+                stderr=subprocess.STDOUT,
             )
             try:
                 wait(lambda: rows_of(target), process, args.start_seconds, log, "finished its first update")
@@ -130,7 +139,9 @@ def spell(path, defaults, setting, args):
                     peak, gpu = max(peak, usage_of(member)[1]), gpu_use()
                     gpus += [] if gpu is None else [gpu]
                     if time.time() - begin > args.seconds + args.start_seconds:
-                        raise RunFailed(f"{path.name} did not finish two more updates in {args.start_seconds:.0f} seconds.")
+                        raise RunFailed(
+                            f"{path.name} did not finish two more updates in {args.start_seconds:.0f} seconds."
+                        )
                     time.sleep(0.5)
                 cpu, elapsed = usage_of(member)[0] - cpu_before, time.time() - begin
             finally:
@@ -159,7 +170,9 @@ def wait(condition, process, seconds, log, what):
     while True:
         if process.poll() is not None:
             log.seek(0)
-            raise RunFailed(f"The script ended with exit code {process.returncode} while it was measured:\n{log.read()[-2000:]}")
+            raise RunFailed(
+                f"The script ended with exit code {process.returncode} while it was measured:\n{log.read()[-2000:]}"
+            )
         if condition():
             return
         if time.time() > end:
@@ -180,7 +193,10 @@ def bottleneck(times):
 
 
 def describe(result):
-    setting = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in result["setting"].items()) or "the script's own settings"
+    setting = (
+        " ".join(f"--{name.replace('_', '-')} {value}" for name, value in result["setting"].items())
+        or "the script's own settings"
+    )
     gpu = "" if result["gpu_percent"] is None else f", GPU {result['gpu_percent']:.0f} %"
     use = f"{result['cores_used']:.2f} cores, {result['memory_mb']:.0f} MB{gpu}"
     return f"{result['steps_per_second']:>10,.0f} steps/s  bound by the {result['bottleneck']:<10} {use}  {setting}"

@@ -1,7 +1,7 @@
 """What benchmark.sh found, as files: results.json, and one self-contained page made of it, report.html.
 
-A page holds its tables, curves (SVG), heat maps and GIFs itself, runs no code, and tells the browser to load nothing from anywhere.
-"""
+A page holds its tables, curves (SVG), heat maps and GIFs itself, runs no code, and tells the browser to load nothing
+from anywhere."""
 
 import base64
 import html
@@ -22,10 +22,13 @@ MAX_IMAGE_BYTES = 6 << 20
 COLOURS = ("#1f6fb4", "#d1602b")  # of the first and the second run of a comparison
 STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; max-width: 1080px; margin: 2em auto; padding: 0 1em; color: #1b1f24 }
-table { border-collapse: collapse; margin: .6em 0 1.2em } td, th { padding: .22em .8em; text-align: left; border-bottom: 1px solid #d8dde3 }
-td.number { text-align: right; font-variant-numeric: tabular-nums } code { background: #f1f3f5; padding: .1em .3em; overflow-wrap: anywhere }
+table { border-collapse: collapse; margin: .6em 0 1.2em }
+td, th { padding: .22em .8em; text-align: left; border-bottom: 1px solid #d8dde3 }
+td.number { text-align: right; font-variant-numeric: tabular-nums }
+code { background: #f1f3f5; padding: .1em .3em; overflow-wrap: anywhere }
 .good { color: #1a7f37 } .bad { color: #b42318; font-weight: 600 } .curves { display: flex; flex-wrap: wrap; gap: 10px }
-figure { margin: 0 } figcaption { font-size: 12px; color: #4a5560 } img { max-width: 100% } svg text { font: 10px system-ui, sans-serif; fill: #4a5560 }
+figure { margin: 0 } figcaption { font-size: 12px; color: #4a5560 } img { max-width: 100% }
+svg text { font: 10px system-ui, sans-serif; fill: #4a5560 }
 """
 
 
@@ -38,7 +41,11 @@ def describe_machine(root):
     import torch
 
     cpuinfo = Path("/proc/cpuinfo")
-    names = [line.split(":")[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line] if cpuinfo.exists() else []
+    names = (
+        [line.split(":")[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
+        if cpuinfo.exists()
+        else []
+    )
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=root, capture_output=True, text=True)
     return {
         "processor": names[0] if names else platform.processor() or platform.machine(),
@@ -69,7 +76,10 @@ def judgement(judged):
     """One measure against its range, as a sentence."""
     if judged["value"] is None:
         return f"there is no {judged['measure']}"
-    return f"{judged['measure']} is {number(judged['value'])}, expected {limits(judged)}{', not judged' if judged['ok'] is None else ''}"
+    return (
+        f"{judged['measure']} is {number(judged['value'])}, expected "
+        f"{limits(judged)}{', not judged' if judged['ok'] is None else ''}"
+    )
 
 
 def problems_of(results):
@@ -122,12 +132,17 @@ def verdict(ok):
 
 
 def judged_table(rows):
-    cells = [(escape(row["measure"]), ("number", number(row["value"])), escape(limits(row)), verdict(row["ok"])) for row in rows]
+    cells = [
+        (escape(row["measure"]), ("number", number(row["value"])), escape(limits(row)), verdict(row["ok"]))
+        for row in rows
+    ]
     return table(("measure", "value", "expected", ""), cells)
 
 
 def figures_table(figures):
-    return table(("measure", "value"), [(escape(name), ("number", escape(number(value)))) for name, value in figures.items()])
+    return table(
+        ("measure", "value"), [(escape(name), ("number", escape(number(value)))) for name, value in figures.items()]
+    )
 
 
 def problems_list(problems):
@@ -147,16 +162,21 @@ def curve_svg(name, curves, width=320, height=170):
     lines = []
     for curve, colour in zip(curves, COLOURS):
         drawn = " ".join(
-            f"{42 + (width - 52) * (x - left) / across:.1f},{height - 24 - (height - 40) * (y - low) / up:.1f}" for x, y in curve
+            f"{42 + (width - 52) * (x - left) / across:.1f},{height - 24 - (height - 40) * (y - low) / up:.1f}"
+            for x, y in curve
         )
         if curve:
             lines.append(f'<polyline points="{drawn}" fill="none" stroke="{colour}" stroke-width="1.4"/>')
     last = ", ".join(number(curve[-1][1]) if curve else "–" for curve in curves)
     return (
-        f'<figure><svg role="img" aria-label="{escape(name)}" width="{width}" height="{height}" viewBox="0 0 {width} {height}">'
-        f'<rect x="42" y="16" width="{width - 52}" height="{height - 40}" fill="none" stroke="#d8dde3"/>{"".join(lines)}'
-        f'<text x="38" y="22" text-anchor="end">{number(high)}</text><text x="38" y="{height - 24}" text-anchor="end">{number(low)}</text>'
-        f'<text x="42" y="{height - 8}">{number(left)}</text><text x="{width - 10}" y="{height - 8}" text-anchor="end">{number(right)}</text>'
+        f'<figure><svg role="img" aria-label="{escape(name)}" width="{width}" height="{height}" viewBox="0 0 {width} '
+        f'{height}">'
+        f'<rect x="42" y="16" width="{width - 52}" height="{height - 40}" fill="none" '
+        f'stroke="#d8dde3"/>{"".join(lines)}'
+        f'<text x="38" y="22" text-anchor="end">{number(high)}</text><text x="38" y="{height - 24}" '
+        f'text-anchor="end">{number(low)}</text>'
+        f'<text x="42" y="{height - 8}">{number(left)}</text><text x="{width - 10}" y="{height - 8}" '
+        f'text-anchor="end">{number(right)}</text>'
         f"</svg><figcaption>{escape(name)}: at the end {last}</figcaption></figure>\n"
     )
 
@@ -170,7 +190,10 @@ def image(path):
     if path.stat().st_size > MAX_IMAGE_BYTES:
         return f"<p>{escape(path.name)} is too large for this page: {path.stat().st_size >> 20} MiB.</p>\n"
     data = base64.b64encode(path.read_bytes()).decode()
-    return f'<figure><img alt="{escape(path.stem)}" src="data:{IMAGES[path.suffix]};base64,{data}"><figcaption>{escape(path.name)}</figcaption></figure>\n'
+    return (
+        f'<figure><img alt="{escape(path.stem)}" '
+        f'src="data:{IMAGES[path.suffix]};base64,{data}"><figcaption>{escape(path.name)}</figcaption></figure>\n'
+    )
 
 
 def images_in(folder):
@@ -182,8 +205,10 @@ def images_in(folder):
 def page(title, body):
     policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
     return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">'
-        f'<link rel="icon" href="data:,"><title>{escape(title)}</title><style>{STYLE}</style></head>\n<body>\n<h1>{escape(title)}</h1>\n{body}</body></html>\n'
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        f'<link rel="icon" href="data:,"><title>{escape(title)}</title><style>{STYLE}</style></head>\n'
+        f"<body>\n<h1>{escape(title)}</h1>\n{body}</body></html>\n"
     )
 
 
@@ -199,31 +224,52 @@ def summary(results):
 
 def learn_section(folder, row):
     said = f"{row['steps']:,} steps in {row['minutes']:.1f} minutes" if "steps" in row else f"{row['seconds']:.0f} s"
-    body = f"<h3>{escape(row['game'])} · {escape(row['name'])}</h3>\n<p><code>{escape(row['command'])}</code>, {said}</p>\n"
+    body = (
+        f"<h3>{escape(row['game'])} · {escape(row['name'])}</h3>\n<p><code>{escape(row['command'])}</code>, "
+        f"{said}</p>\n"
+    )
     body += f"<p>shortened to {100 * row['share']:.3g} %: not judged</p>\n" if "share" in row else ""
     body += problems_list(row["problems"]) if row["problems"] else ""
     body += judged_table(row["judged"]) + curves_block(row["curves"], [row["curves"]])
     if row.get("figures"):
-        body += f"<details><summary>all {len(row['figures'])} figures</summary>{figures_table(row['figures'])}</details>\n"
+        body += (
+            f"<details><summary>all {len(row['figures'])} figures</summary>{figures_table(row['figures'])}</details>\n"
+        )
     return body + "".join(image(path) for path in images_in(folder / row["folder"]))
 
 
 def report_page(folder, results, media):
     body = summary(results) + "<h2>Regressions</h2>\n" + problems_list(problems_of(results))
-    body += "<h2>Machine</h2>\n" + table(("", ""), [(escape(name), escape(value)) for name, value in results["machine"].items()])
+    body += "<h2>Machine</h2>\n" + table(
+        ("", ""), [(escape(name), escape(value)) for name, value in results["machine"].items()]
+    )
     if results.get("smoke"):
-        cells = [(escape(row["script"]), ("number", f"{row['seconds']:.0f} s"), verdict(not row["problems"])) for row in results["smoke"]]
+        cells = [
+            (escape(row["script"]), ("number", f"{row['seconds']:.0f} s"), verdict(not row["problems"]))
+            for row in results["smoke"]
+        ]
         body += "<h2>Smoke: every script for a few steps</h2>\n" + table(("script", "time", ""), cells)
     if results.get("speed"):
         body += "<h2>Speed</h2>\n"
     for row in results.get("speed", []):
-        body += f"<h3>{escape(row['game'])}</h3>\n<p><code>{escape(row['command'])}</code>, {row['seconds']:.0f} s</p>\n"
-        body += (problems_list(row["problems"]) if row["problems"] else "") + judged_table(row["judged"]) + figures_table(row["figures"])
+        body += (
+            f"<h3>{escape(row['game'])}</h3>\n<p><code>{escape(row['command'])}</code>, {row['seconds']:.0f} s</p>\n"
+        )
+        body += (
+            (problems_list(row["problems"]) if row["problems"] else "")
+            + judged_table(row["judged"])
+            + figures_table(row["figures"])
+        )
     if results.get("learn"):
         body += "<h2>Learning</h2>\n" + "".join(learn_section(Path(folder), row) for row in results["learn"])
     if results.get("proof"):
-        cells = [(escape(row["outcome"]), ("number", f"{row['seconds']:.0f} s"), verdict(not row["problems"])) for row in results["proof"]]
-        body += "<h2>Slow tests: the README's commands on a machine that has nothing yet</h2>\n" + table(("pytest", "time", ""), cells)
+        cells = [
+            (escape(row["outcome"]), ("number", f"{row['seconds']:.0f} s"), verdict(not row["problems"]))
+            for row in results["proof"]
+        ]
+        body += "<h2>Slow tests: the README's commands on a machine that has nothing yet</h2>\n" + table(
+            ("pytest", "time", ""), cells
+        )
     pictures = "".join(image(path) for path in sorted(Path(media).glob("*.gif")))
     body += f'<h2>The games</h2>\n<div class="curves">{pictures}</div>\n' if pictures else ""
     return page(f"cleanrl_games benchmark, {results['started']}", body)
@@ -233,18 +279,27 @@ def measures_of(results):
     """{(what, measure): value} of everything that two runs can be compared by"""
     found = {("smoke", f"{row['script']}, seconds"): row["seconds"] for row in results.get("smoke", [])}
     for row in results.get("speed", []):
-        found |= {(f"speed {row['game']}", name): value for name, value in row["figures"].items() if isinstance(value, (int, float))}
+        found |= {
+            (f"speed {row['game']}", name): value
+            for name, value in row["figures"].items()
+            if isinstance(value, (int, float))
+        }
     for row in results.get("learn", []):
         what = f"learn {row['game']}/{row['name']}"
         found |= {(what, judged["measure"]): judged["value"] for judged in row["judged"]}
-        found |= {(what, name): value for name, value in row.get("figures", {}).items() if isinstance(value, (int, float))}
+        found |= {
+            (what, name): value for name, value in row.get("figures", {}).items() if isinstance(value, (int, float))
+        }
         found |= {(what, "steps"): row["steps"]} if "steps" in row else {}
     return found
 
 
 def compare(first, second, root):
-    """Two benchmarks side by side → the page's path, in the second's folder. Names are folders, or their dates in runs/benchmark."""
-    folders = [path if (path := Path(word)).is_dir() else Path(root) / "runs" / "benchmark" / word for word in (first, second)]
+    """Two benchmarks side by side → the page's path, in the second's folder. Names are folders, or their dates in
+    runs/benchmark."""
+    folders = [
+        path if (path := Path(word)).is_dir() else Path(root) / "runs" / "benchmark" / word for word in (first, second)
+    ]
     both = [read_results(folder) for folder in folders]
     names = [folder.name for folder in folders]
     heads = [f'<span style="color:{colour}">{escape(name)}</span>' for name, colour in zip(names, COLOURS)]
@@ -252,13 +307,18 @@ def compare(first, second, root):
     for head, results in zip(heads, both):
         body += f"<h2>Regressions of {head}</h2>\n" + problems_list(problems_of(results))
     machines = [results["machine"] for results in both]
-    cells = [(escape(key), *(escape(machine.get(key, "–")) for machine in machines)) for key in {**machines[0], **machines[1]}]
+    cells = [
+        (escape(key), *(escape(machine.get(key, "–")) for machine in machines))
+        for key in {**machines[0], **machines[1]}
+    ]
     body += "<h2>Machines</h2>\n" + table(("", *heads), cells)
     measures, rows = [measures_of(results) for results in both], []
     for what, measure in {**measures[0], **measures[1]}:
         old, new = (found.get((what, measure)) for found in measures)
         change = f"{(new - old) / abs(old):+.1%}" if old and new is not None else "–"
-        rows.append((escape(what), escape(measure), ("number", number(old)), ("number", number(new)), ("number", change)))
+        rows.append(
+            (escape(what), escape(measure), ("number", number(old)), ("number", number(new)), ("number", change))
+        )
     body += "<h2>Measures</h2>\n" + table(("", "measure", *heads, "change"), rows)
     learnt = [{(row["game"], row["name"]): row["curves"] for row in results.get("learn", [])} for results in both]
     for game, name in {**learnt[0], **learnt[1]}:

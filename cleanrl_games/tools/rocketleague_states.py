@@ -9,10 +9,10 @@ Each line of the input is a JSON object, in the game's own units, with y towards
      "cars": [{"team": 0, "position": [0, -2000, 17], "velocity": [0, 900, 0], "angular_velocity": [0, 0, 0],
                "rotation": [0, 1.57, 0], "boost": 33}, …]}
 
-`rotation` is pitch, yaw and roll in radians, as RLBot has them; `forward` and `up` (unit vectors) may stand in its place. `team` is 0 or
-"blue", 1 or "orange". Velocities, rotation and boost (0 to 100) may be missing and are then zero, level and 33. A car with "demolished":
-true, a ball in a goal or outside the arena, or uneven teams leave a frame out, and the tool says how many it left out and why.
-"""
+`rotation` is pitch, yaw and roll in radians, as RLBot has them; `forward` and `up` (unit vectors) may stand in its
+place. `team` is 0 or "blue", 1 or "orange". Velocities, rotation and boost (0 to 100) may be missing and are then zero,
+level and 33. A car with "demolished": true, a ball in a goal or outside the arena, or uneven teams leave a frame out,
+and the tool says how many it left out and why."""
 
 import dataclasses
 import json
@@ -26,7 +26,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 import tyro
 
-from cleanrl_games.envs.rocketleague.contract import BACK_WALL, BALL_REST_HEIGHT, CEILING, CORNER_WALL, MAX_TEAM, SIDE_WALL
+from cleanrl_games.envs.rocketleague.contract import (
+    BACK_WALL,
+    BALL_REST_HEIGHT,
+    CEILING,
+    CORNER_WALL,
+    MAX_TEAM,
+    SIDE_WALL,
+)
 from cleanrl_games.envs.rocketleague.states import KICKOFF_PLACES, SPAWN_BOOST, axes, save_states, spawn
 from cleanrl_games.runtime.errors import BadInput, end_in_sentences
 
@@ -45,7 +52,8 @@ class Args:
     mirror: bool = False
     """each situation once more with the teams swapped: the field turned by 180 degrees"""
     fill: bool = False
-    """fill up the smaller team with cars that wait before their goal, as training packs need it; else uneven teams are left out"""
+    """fill up the smaller team with cars that wait before their goal, as training packs need it; else uneven teams are
+    left out"""
 
 
 class LeftOut(Exception):
@@ -102,10 +110,17 @@ def read_car(car):
 
 def read_state(frame, fill):
     """One line's object → (ball, cars)"""
-    if not isinstance(frame, dict) or not isinstance(frame.get("ball"), dict) or not isinstance(frame.get("cars"), list):
+    if (
+        not isinstance(frame, dict)
+        or not isinstance(frame.get("ball"), dict)
+        or not isinstance(frame.get("cars"), list)
+    ):
         raise ValueError("a line should be an object with a ball and a list of cars")
     ball = np.concatenate(
-        [numbers(frame["ball"], "position"), *(numbers(frame["ball"], name, (0, 0, 0)) for name in ("velocity", "angular_velocity"))]
+        [
+            numbers(frame["ball"], "position"),
+            *(numbers(frame["ball"], name, (0, 0, 0)) for name in ("velocity", "angular_velocity")),
+        ]
     )
     if not inside(ball[:3]):
         raise LeftOut("the ball was in a goal or outside the arena")
@@ -121,7 +136,11 @@ def read_state(frame, fill):
         raise LeftOut("the teams were uneven")
     for team, rows in enumerate(teams):
         places = [spawn(place, team) for place in reversed(KICKOFF_PLACES)]  # the one before the goal first
-        free = [place for place in places if all(np.linalg.norm(place[:3] - other[:3]) > 300 for other in (*teams[0], *teams[1], ball))]
+        free = [
+            place
+            for place in places
+            if all(np.linalg.norm(place[:3] - other[:3]) > 300 for other in (*teams[0], *teams[1], ball))
+        ]
         rows += free[: size - len(rows)]
     return ball, np.array([*teams[0], *teams[1]])
 

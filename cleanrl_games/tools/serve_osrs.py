@@ -6,8 +6,8 @@
     client ──line──► handle(): read, check ──► submit() ─┼► flush() ──┤  once per model for all who wait
     client ──line──► handle(): read, check ──► submit() ─┘            └► futures ──► handle(): write the reply
 
-A batch leaves when every open connection has asked, when it is full, or a few milliseconds after its first request. What
-is wrong with a request is said in the reply, {"error": true, "message": …}; the connection and the server go on.
+A batch leaves when every open connection has asked, when it is full, or a few milliseconds after its first request.
+What is wrong with a request is said in the reply, {"error": true, "message": …}; the connection and the server go on.
 """
 
 import asyncio
@@ -36,7 +36,8 @@ from cleanrl_games.tools import models
 @dataclasses.dataclass
 class Args:
     model: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    """a model.zip or run folder, or NAME=PATH to choose the name clients ask for; repeat it to serve several, the first is for requests that name none"""
+    """a model.zip or run folder, or NAME=PATH to choose the name clients ask for; repeat it to serve several, the first
+    is for requests that name none"""
     host: str = "127.0.0.1"
     """address to listen on; there is no password, so leave this on loopback unless the network is yours"""
     port: ranged(int, "INT", Range(0, 65535)) = 5555
@@ -88,7 +89,9 @@ def observation(name, frames):
     if array.dtype.kind not in "biuf":  # NumPy would read "1.5" and null as numbers
         raise RequestError(f"{name} should be a list of frames with {NUM_OBS} numbers each, all of them numbers.")
     if array.ndim not in (1, 2) or array.shape[-1] != NUM_OBS:
-        raise RequestError(f"{name} should be a list of frames with {NUM_OBS} numbers each, found the shape {list(array.shape)}.")
+        raise RequestError(
+            f"{name} should be a list of frames with {NUM_OBS} numbers each, found the shape {list(array.shape)}."
+        )
     with np.errstate(over="ignore"):
         array = array.astype(np.float32)
     if not np.isfinite(array).all():
@@ -99,7 +102,9 @@ def observation(name, frames):
 
 def action_masks(value):
     """A head may be empty: the public server's prayer head is, on most ticks. The policy then takes its action 0."""
-    if not isinstance(value, list) or [len(head) if isinstance(head, list) else -1 for head in value] != list(HEAD_SIZES):
+    if not isinstance(value, list) or [len(head) if isinstance(head, list) else -1 for head in value] != list(
+        HEAD_SIZES
+    ):
         sizes = ", ".join(map(str, HEAD_SIZES))
         raise RequestError(f"actionMasks should be {NUM_HEADS} lists of the lengths {sizes}, one per head.")
     if any(entry not in (0, 1) for head in value for entry in head):
@@ -182,7 +187,8 @@ def answer(model, requests, generator):
             if "returnProbs" in requests[row].flags:
                 replies[row]["probs"] = [head[:size] for head, size in zip(row_probs, HEAD_SIZES)]
     if rows := asking("returnValue"):
-        # The critic also sees what the target hides. Unknown, that is 0 after normalisation: a target like the mean one.
+        # The critic also sees what the target hides. Unknown, that is 0 after normalisation: a target like the mean
+        # one.
         target_obs = torch.zeros(len(rows), NUM_OBS)
         for i, row in enumerate(rows):
             if requests[row].target_obs is not None:
@@ -228,7 +234,9 @@ class Server:
                 replies = answer(model, [request for request, _ in group], self.generator)
             except Exception as error:  # a fault of ours must not take the other connections down, nor go unseen
                 traceback.print_exc()
-                replies = [failure(f"The server failed on this request ({type(error).__name__}: {error}).")] * len(group)
+                replies = [failure(f"The server failed on this request ({type(error).__name__}: {error}).")] * len(
+                    group
+                )
             for (_, future), reply in zip(group, replies):
                 future.set_result(reply)
 
@@ -248,7 +256,9 @@ class Server:
                 line = error.partial  # the last line may lack its newline
                 break
         if too_long:
-            raise RequestError(f"The line has {too_long + len(line):,} bytes, the limit is {self.args.max_line_bytes:,}.")
+            raise RequestError(
+                f"The line has {too_long + len(line):,} bytes, the limit is {self.args.max_line_bytes:,}."
+            )
         return line
 
     async def write(self, writer, reply):
@@ -262,7 +272,8 @@ class Server:
         try:
             if len(self.connections) > self.args.max_connections:
                 await self.write(
-                    writer, failure(f"{self.args.max_connections} clients are connected, which is the limit. Try again later.")
+                    writer,
+                    failure(f"{self.args.max_connections} clients are connected, which is the limit. Try again later."),
                 )
                 return
             while True:
@@ -296,7 +307,11 @@ class Server:
             asyncio.get_running_loop().add_signal_handler(number, self.stop.set)
         try:
             listener = await asyncio.start_server(
-                self.handle, self.args.host, self.args.port, limit=self.args.max_line_bytes, backlog=self.args.max_connections
+                self.handle,
+                self.args.host,
+                self.args.port,
+                limit=self.args.max_line_bytes,
+                backlog=self.args.max_connections,
             )
         except OSError as error:
             raise models.ModelError(
@@ -339,9 +354,12 @@ def main(argv=None):
     torch.set_num_threads(args.threads)
     server = Server(args, load_models(args.model, args.trust_source))
     names = ", ".join(server.served)
-    asyncio.run(server.run(lambda address: print(f"Serving {names} on {address[0]}:{address[1]}; Ctrl-C stops.", flush=True)))
+    asyncio.run(
+        server.run(lambda address: print(f"Serving {names} on {address[0]}:{address[1]}; Ctrl-C stops.", flush=True))
+    )
     print(
-        f"Stopped after {server.requests:,} requests in {server.forward_passes:,} forward passes; {server.refused:,} were refused.",
+        f"Stopped after {server.requests:,} requests in {server.forward_passes:,} forward passes; {server.refused:,} "
+        f"were refused.",
         flush=True,
     )
 

@@ -1,10 +1,12 @@
-"""What the losses of rnad_vgc_portfolio.py do on games whose exploitability is exact: Kuhn, Leduc, liar's dice, rock-paper-scissors.
+"""What the losses of rnad_vgc_portfolio.py do on games whose exploitability is exact: Kuhn, Leduc, liar's dice,
+rock-paper-scissors.
 
-    python cleanrl_games/tools/study_small_games.py --study verify     what the maths must reach (also `benchmark.sh learn rnad`)
+    python cleanrl_games/tools/study_small_games.py --study verify     what the maths must reach (also `benchmark.sh
+      learn rnad`)
     python cleanrl_games/tools/study_small_games.py --study full       every table of docs/rnad_small_games.md
 
-A game of OpenSpiel becomes arrays over the nodes of its tree, so that hundreds of games are played in a few NumPy steps. The
-learner is the script's: its functions, a small network over the information states, self-play, last iterate.
+A game of OpenSpiel becomes arrays over the nodes of its tree, so that hundreds of games are played in a few NumPy
+steps. The learner is the script's: its functions, a small network over the information states, self-play, last iterate.
 """
 
 import concurrent.futures
@@ -56,7 +58,8 @@ CHANCE, TERMINAL = 2, 3
 
 
 class SmallGame:
-    """A two-player game as arrays over the nodes of its tree (nodes) and over what a player can tell apart (infosets)."""
+    """A two-player game as arrays over the nodes of its tree (nodes) and over what a player can tell apart
+    (infosets)."""
 
     def __init__(self, name):
         self.game = pyspiel.load_game(GAMES[name])
@@ -96,7 +99,8 @@ class SmallGame:
         self.owner[self.infoset[decisions]] = self.player[decisions]
 
     def play(self, probabilities, num_games, rng):
-        """Plays with the policy (I, A) → infosets, actions, whether there was a decision, whether it was the last, rewards: (T, 2·G)"""
+        """Plays with the policy (I, A) → infosets, actions, whether there was a decision, whether it was the last,
+        rewards: (T, 2·G)"""
         cumulative = probabilities.cumsum(1)
         cumulative[:, -1] = 1.0 + 1e-9
         node, count, live = np.zeros(num_games, np.int64), np.zeros((num_games, 2), np.int64), np.arange(num_games)
@@ -122,11 +126,14 @@ class SmallGame:
         """OpenSpiel's exact value: what both players could gain by a best response, summed."""
         rows = logprobs.exp().double().numpy()
         rows /= rows.sum(1, keepdims=True)
-        policy = {key: [(a, rows[i, a]) for a in np.flatnonzero(self.legal[i].numpy())] for key, i in self.infosets.items()}
+        policy = {
+            key: [(a, rows[i, a]) for a in np.flatnonzero(self.legal[i].numpy())] for key, i in self.infosets.items()
+        }
         return pyspiel.nash_conv(self.game, policy)
 
     def payoff(self, first, second, rng, num_games=256):
-        """Mean return of the policy `first` against `second`, half of the games in each seat, in units of the largest win."""
+        """Mean return of the policy `first` against `second`, half of the games in each seat, in units of the largest
+        win."""
         total = 0.0
         for seat in (0, 1):
             table = torch.where(torch.from_numpy(self.owner == seat)[:, None], first, second)
@@ -135,7 +142,7 @@ class SmallGame:
         return total / num_games
 
 
-# ----------------------------------------------------------------------------------------------------------- the learner
+# ---------------------------------------------------------------------------------------------------------- the learner
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +171,8 @@ class Settings:
 
 
 class Networks(nn.Module):
-    """One small network per seed, side by side: (S, …) parameters, so that all seeds share each of the many tiny steps."""
+    """One small network per seed, side by side: (S, …) parameters, so that all seeds share each of the many tiny
+    steps."""
 
     def __init__(self, seeds, game, hidden_size):
         super().__init__()
@@ -173,12 +181,16 @@ class Networks(nn.Module):
         generators = [torch.Generator().manual_seed(seed) for seed in seeds]
         for layer in range(3):
             bound = 0.01 if layer == 2 else sizes[layer] ** -0.5
-            draws = [torch.empty(sizes[layer : layer + 2]).uniform_(-bound, bound, generator=generator) for generator in generators]
+            draws = [
+                torch.empty(sizes[layer : layer + 2]).uniform_(-bound, bound, generator=generator)
+                for generator in generators
+            ]
             self.weights.append(nn.Parameter(torch.stack(draws)))
             self.biases.append(nn.Parameter(torch.zeros(len(seeds), 1, sizes[layer + 1])))
 
     def forward(self):
-        """Log-probs (S·I, A) and log-odds of winning (S·I,) of all infosets: there are fewer of them than decisions in a batch."""
+        """Log-probs (S·I, A) and log-odds of winning (S·I,) of all infosets: there are fewer of them than decisions in
+        a batch."""
         hidden = self.game.features.expand(len(self.weights[0]), -1, -1)
         for layer, (weight, bias) in enumerate(zip(self.weights, self.biases)):
             hidden = torch.baddbmm(bias, hidden if layer == 0 else hidden.relu(), weight)
@@ -204,7 +216,9 @@ def train(settings, seeds):
     networks = Networks(seeds, game, s.hidden_size)
     average = copy.deepcopy(networks)
     optimizer = torch.optim.Adam(networks.parameters(), lr=s.learning_rate, eps=1e-8)
-    uniform = masked_log_softmax(torch.zeros(num_seeds * num_infosets, game.num_actions), game.legal.repeat(num_seeds, 1))
+    uniform = masked_log_softmax(
+        torch.zeros(num_seeds * num_infosets, game.num_actions), game.legal.repeat(num_seeds, 1)
+    )
     references = [networks()[0].detach()]  # oldest first
     for update in range(1, updates + 1):
         optimizer.param_groups[0]["lr"] = s.learning_rate * (1 - (update - 1) / updates)
@@ -214,7 +228,9 @@ def train(settings, seeds):
             batches = []
             for seed, rng in enumerate(rngs):
                 rows = slice(seed * num_infosets, (seed + 1) * num_infosets)
-                infosets, actions, decided, _, rewards = game.play(logprobs[rows].exp().double().numpy(), s.num_games, rng)
+                infosets, actions, decided, _, rewards = game.play(
+                    logprobs[rows].exp().double().numpy(), s.num_games, rng
+                )
                 infosets += rows.start
                 # A player's decisions in a game are a trajectory: gae takes one after another, rows are step by step.
                 lengths, numbers = decided.sum(0), torch.zeros_like(infosets)
@@ -224,19 +240,29 @@ def train(settings, seeds):
                 v = values[infosets]
                 advantages = torch.empty_like(v)
                 ends = torch.zeros(len(lengths))  # every game ends: nothing is bootstrapped
-                advantages[by_trajectory] = gae(rewards[by_trajectory], v[by_trajectory], ends, lengths, 1.0, s.gae_lambda)
+                advantages[by_trajectory] = gae(
+                    rewards[by_trajectory], v[by_trajectory], ends, lengths, 1.0, s.gae_lambda
+                )
                 batches.append((infosets, actions[:, None], normalise(advantages), advantages + v))
             b_infosets, b_actions, b_advantages, b_returns = (torch.cat(parts) for parts in zip(*batches))
             b_logprobs = logprobs[b_infosets][:, None]  # (B, 1, A)
-            magnets = [average()[0]] if s.magnet == "ema" else [uniform] if s.magnet in ("uniform", "none") else references
+            magnets = (
+                [average()[0]] if s.magnet == "ema" else [uniform] if s.magnet in ("uniform", "none") else references
+            )
             b_references = torch.stack(magnets)[:, b_infosets][:, :, None]  # (R, B, 1, A)
         for _ in range(s.update_epochs):
             for mb_inds in torch.randperm(len(b_infosets)).tensor_split(s.num_minibatches):
                 new_logprobs, new_win_logit = (table[b_infosets[mb_inds]] for table in networks())
                 new_logprobs, mb_actions = new_logprobs[:, None], b_actions[mb_inds]
                 old_logprob = taken_logprob(b_logprobs[mb_inds], mb_actions)
-                loss, _ = clipped_loss(taken_logprob(new_logprobs, mb_actions), old_logprob, b_advantages[mb_inds], s.clip_coef)
-                loss = loss + s.vf_coef * value_loss(new_win_logit, b_returns[mb_inds]) - s.ent_coef * policy_entropy(new_logprobs).mean()
+                loss, _ = clipped_loss(
+                    taken_logprob(new_logprobs, mb_actions), old_logprob, b_advantages[mb_inds], s.clip_coef
+                )
+                loss = (
+                    loss
+                    + s.vf_coef * value_loss(new_win_logit, b_returns[mb_inds])
+                    - s.ent_coef * policy_entropy(new_logprobs).mean()
+                )
                 if s.magnet != "none":
                     loss = loss + s.alpha * magnet_kl(new_logprobs, b_references[:, mb_inds])[0].mean()
                 optimizer.zero_grad()
@@ -255,7 +281,8 @@ def train(settings, seeds):
 
 
 def drop_references(settings, game, references, infosets, rngs):
-    """Each seed drops one of its own references. references: R × (S·I, A), infosets: S × the decisions of the last batch"""
+    """Each seed drops one of its own references. references: R × (S·I, A), infosets: S × the decisions of the last
+    batch"""
     stacked, kept = torch.stack(references).unflatten(1, (len(rngs), -1)), []  # (R, S, I, A)
     for seed, rng in enumerate(rngs):
         tables = stacked[:, seed]
@@ -266,11 +293,14 @@ def drop_references(settings, game, references, infosets, rngs):
     return list(torch.stack(kept, 1).flatten(1, 2))
 
 
-# ------------------------------------------------------------------------------------------------------------ the tables
+# ----------------------------------------------------------------------------------------------------------- the tables
 
 ALPHAS = (0.01, 0.2, 0.5, 1.0)
 VERIFY = {
-    "ref": {"magnet": "ref", "alpha": {"kuhn": 0.3, "leduc": 0.5, "liars_dice": 0.2, "rps": 0.5}},  # what is best depends on the game
+    "ref": {
+        "magnet": "ref",
+        "alpha": {"kuhn": 0.3, "leduc": 0.5, "liars_dice": 0.2, "rps": 0.5},
+    },  # what is best depends on the game
     "portfolio": {"magnet": "portfolio"},
     "ema": {"magnet": "ema"},
     "ppo": {"magnet": "none", "ent_coef": 0.01},
@@ -282,15 +312,23 @@ def tables_of(study):
     if study == "verify":
         return {"What the maths must reach": VERIFY}
     return {
-        "Controls: no magnet": {f"entropy {ent_coef:g}": {"magnet": "none", "ent_coef": ent_coef} for ent_coef in (0.01, 0.2)},
+        "Controls: no magnet": {
+            f"entropy {ent_coef:g}": {"magnet": "none", "ent_coef": ent_coef} for ent_coef in (0.01, 0.2)
+        },
         "Magnet and α": {
             **{
-                f"{magnet}, α = {alpha:g}": {"magnet": magnet, "alpha": alpha} for magnet in ("ref", "portfolio", "ema") for alpha in ALPHAS
+                f"{magnet}, α = {alpha:g}": {"magnet": magnet, "alpha": alpha}
+                for magnet in ("ref", "portfolio", "ema")
+                for alpha in ALPHAS
             },
             **{f"uniform, α = {alpha:g}": {"magnet": "uniform", "alpha": alpha} for alpha in (0.05, 0.2)},
         },
         "Portfolio: strategy and size": {
-            f"{strategy}, {size} references": {"magnet": "portfolio", "portfolio_strategy": strategy, "max_portfolio_size": size}
+            f"{strategy}, {size} references": {
+                "magnet": "portfolio",
+                "portfolio_strategy": strategy,
+                "max_portfolio_size": size,
+            }
             for strategy in ("recent", "best", "diverse")
             for size in (2, 4)
         },
@@ -304,7 +342,8 @@ def tables_of(study):
 @dataclasses.dataclass
 class Args:
     study: Literal["verify", "full"] = "verify"
-    """verify = what the maths must reach, a few minutes; full = the tables of the docs page, about an hour on one core"""
+    """verify = what the maths must reach, a few minutes; full = the tables of the docs page, about an hour on one
+    core"""
     games: tuple[str, ...] = ("kuhn", "leduc", "liars_dice", "rps")
     """which games"""
     seeds: Size = 3
@@ -320,7 +359,9 @@ class Args:
 
 
 def settings_of(game, row):
-    return Settings(game=game, **{name: value[game] if isinstance(value, dict) else value for name, value in row.items()})
+    return Settings(
+        game=game, **{name: value[game] if isinstance(value, dict) else value for name, value in row.items()}
+    )
 
 
 def show(values):
@@ -340,7 +381,11 @@ def write_tables(args, folder, tables, results, seconds):
                 if not values:
                     continue
                 name = f"{game}/{label}"
-                measures |= {f"{name}_median": statistics.median(values), f"{name}_min": min(values), f"{name}_max": max(values)}
+                measures |= {
+                    f"{name}_median": statistics.median(values),
+                    f"{name}_min": min(values),
+                    f"{name}_max": max(values),
+                }
             lines.append(f"| {label} | {' | '.join(cells)} |")
         lines.append("")
     text = "\n".join(lines)
@@ -364,7 +409,10 @@ def main(args):
             entry = json.loads(line)
             if entry["seeds"] == seeds:
                 results[Settings(**entry["settings"])] = entry["nash_conv"]
-    tables = {title: {label: row for label, row in rows.items() if args.only in label} for title, rows in tables_of(args.study).items()}
+    tables = {
+        title: {label: row for label, row in rows.items() if args.only in label}
+        for title, rows in tables_of(args.study).items()
+    }
     tables = {title: rows for title, rows in tables.items() if rows}
     wanted = [settings_of(game, row) for rows in tables.values() for row in rows.values() for game in args.games]
     missing = [settings for settings in dict.fromkeys(wanted) if settings not in results]
@@ -377,7 +425,9 @@ def main(args):
                 results[settings] = done.result()
                 entry = {"settings": dataclasses.asdict(settings), "seeds": seeds, "nash_conv": results[settings]}
                 file.write(json.dumps(entry) + "\n")
-                print(f"{count}/{len(missing)}  {settings.game} {settings.magnet}: {show(results[settings])}", flush=True)
+                print(
+                    f"{count}/{len(missing)}  {settings.game} {settings.magnet}: {show(results[settings])}", flush=True
+                )
         except KeyboardInterrupt:
             print(f"Stopped: the tables are of what there is; --run-dir {folder} goes on.", flush=True)
         finally:

@@ -1,9 +1,11 @@
 """Watch a model play, see what it thinks, and play against it: one page for all games.
 
-    python cleanrl_games/tools/watch.py runs/<run>                        a run, also one that is training: takes up each new model
+    python cleanrl_games/tools/watch.py runs/<run>                        a run, also one that is training: takes up
+      each new model
     python cleanrl_games/tools/watch.py runs/<run> --against heuristics   or another run, a model.zip, "self"
     python cleanrl_games/tools/watch.py runs/<run> --play                 you against it
-    python cleanrl_games/tools/watch.py runs/<run> --save game.html       one game as a page that needs nothing else; or game.gif
+    python cleanrl_games/tools/watch.py runs/<run> --save game.html       one game as a page that needs nothing else; or
+      game.gif
     python cleanrl_games/tools/watch.py battle.log --save battle.html     any Showdown log
 
 The page is on 127.0.0.1 and asks nobody else for anything.
@@ -56,7 +58,8 @@ class Args:
     browser: bool = True
     """open the page in a browser; with --no-browser its address is only printed"""
     camera: str = ""
-    """GIF: which camera; Rocket League has stands, ball, "blue car", "orange car", above; OSRS both, blue, orange, above"""
+    """GIF: which camera; Rocket League has stands, ball, "blue car", "orange car", above; OSRS both, blue, orange,
+    above"""
     pace: float = 1.0
     """GIF: how many times faster than the game itself"""
     width: int = 0
@@ -90,7 +93,7 @@ class Seat:
     stamp: int = 0  # of the model's file when it was read
 
 
-# ------------------------------------------------------------------------------------------------------------------ games
+# ---------------------------------------------------------------------------------------------------------------- games
 
 
 def osrs_settings(args, model):
@@ -126,7 +129,12 @@ def pokemon_settings(args, model):
 GAMES = {
     "osrs": ("cleanrl_games.envs.osrs.watch", "Fight", osrs_settings, "expected discounted return"),
     "vgc": ("cleanrl_games.envs.vgc.watch", "Battle", vgc_settings, "-1 = sure to lose, 1 = sure to win"),
-    "rocketleague": ("cleanrl_games.envs.rocketleague.watch", "Match", rocketleague_settings, "expected discounted return"),
+    "rocketleague": (
+        "cleanrl_games.envs.rocketleague.watch",
+        "Match",
+        rocketleague_settings,
+        "expected discounted return",
+    ),
     "pokemon": ("cleanrl_games.envs.pokemon.watch", "Episode", pokemon_settings, "expected discounted return"),
 }
 
@@ -140,7 +148,7 @@ def scripted_players(game):
     return (*adapter.OPPONENTS, *getattr(adapter, "SCRIPTED", ()))
 
 
-# ---------------------------------------------------------------------------------------------------------------- players
+# -------------------------------------------------------------------------------------------------------------- players
 
 
 def wait_for_model(folder):
@@ -175,7 +183,9 @@ def find_seats(args):
     names = scripted_players(game)
     for seat in seats:
         if seat.kind == "scripted" and seat.name not in names:
-            raise models.ModelError(f"{seat.name!r} is a scripted player of another game; {game} has: {', '.join(names)}.")
+            raise models.ModelError(
+                f"{seat.name!r} is a scripted player of another game; {game} has: {', '.join(names)}."
+            )
     if game == "pokemon":
         if args.against:
             raise models.ModelError("On the GBA there is no opponent: leave --against out.")
@@ -193,7 +203,8 @@ def find_seats(args):
 
 
 def take_up(seats, trust_source):
-    """Newer models of runs that are training → sentences about them. A model that cannot be read leaves the old one in its seat."""
+    """Newer models of runs that are training → sentences about them. A model that cannot be read leaves the old one in
+    its seat."""
     said = []
     for seat in seats:
         if seat.follow is None:
@@ -233,17 +244,22 @@ class Table:
         if self.game == "rocketleague" and person:
             settings["team_size"] = 1
         self.opened += 1
-        return self.make(seats, seed=self.args.seed + 1000 * (self.opened - 1), deterministic=self.args.deterministic, **settings)
+        return self.make(
+            seats, seed=self.args.seed + 1000 * (self.opened - 1), deterministic=self.args.deterministic, **settings
+        )
 
     def info(self):
-        detail = {"vgc": self.settings.get("battle_format", ""), "osrs": ", ".join(self.settings.get("loadouts", ()))}.get(self.game, "")
+        detail = {
+            "vgc": self.settings.get("battle_format", ""),
+            "osrs": ", ".join(self.settings.get("loadouts", ())),
+        }.get(self.game, "")
         return {"game": self.game, "detail": detail, "value_means": self.value_means}
 
     def check_team(self, text):
         return self.module.read_team(text, self.settings["battle_format"])
 
 
-# ------------------------------------------------------------------------------------------------------------------ files
+# ---------------------------------------------------------------------------------------------------------------- files
 
 
 def play_game(table):
@@ -288,10 +304,14 @@ def save(args, info, frames):
     frames = end_of(info, frames, args.last_seconds)
     gif = {"width": args.width, "camera": args.camera, "pace": args.pace} if args.save.endswith(".gif") else {}
     watch_pages.write_game(args.save, info, frames, **gif)
-    print(f"Wrote {args.save}: {frames[-1]['over']['text']}, {len(frames)} scenes, {Path(args.save).stat().st_size // 1000} kB", flush=True)
+    print(
+        f"Wrote {args.save}: {frames[-1]['over']['text']}, {len(frames)} scenes, "
+        f"{Path(args.save).stat().st_size // 1000} kB",
+        flush=True,
+    )
 
 
-# ------------------------------------------------------------------------------------------------------------------ page
+# ----------------------------------------------------------------------------------------------------------------- page
 
 
 def serve(args, table, team):
@@ -329,7 +349,9 @@ def serve(args, table, team):
     try:
         asyncio.run(main())
     except OSError as error:
-        raise models.ModelError(f"Port {args.port} on 127.0.0.1 cannot be used ({error.strerror}): choose another with --port.") from None
+        raise models.ModelError(
+            f"Port {args.port} on 127.0.0.1 cannot be used ({error.strerror}): choose another with --port."
+        ) from None
 
 
 def check(args):
@@ -341,7 +363,9 @@ def check(args):
     if not 0 <= args.port < 65536:
         raise models.ModelError(f"--port should be from 0 to 65535, found {args.port}.")
     if args.save and args.play:
-        raise models.ModelError("--save plays a game without a person: leave --play out, and save from the page instead.")
+        raise models.ModelError(
+            "--save plays a game without a person: leave --play out, and save from the page instead."
+        )
     if args.pace <= 0 or args.width < 0 or args.last_seconds < 0 or args.threads < 1:
         raise models.ModelError("--pace and --threads should be above 0, --width and --last-seconds not below it.")
     if args.save:

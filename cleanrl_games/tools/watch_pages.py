@@ -1,7 +1,8 @@
 """Games as files: one page that needs nothing else, or a GIF, drawn by the very code that draws the live page.
 
     write_game("game.html", info, frames)     the page's own HTML, CSS and JavaScript with the game put in
-    write_game("game.gif", info, frames)      the same JavaScript in Node, on a canvas from npm; Pillow packs its pictures
+    write_game("game.gif", info, frames)      the same JavaScript in Node, on a canvas from npm; Pillow packs its
+      pictures
 
 The canvas is pinned by watch_page/package-lock.json, installed once into the cache folder, and used offline afterwards.
 """
@@ -35,7 +36,9 @@ FILES = {
     "page.js": "text/javascript",
 }
 SUFFIXES = (".html", ".gif")
-LIVE_POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src data: blob:; connect-src 'self'; base-uri 'none'"
+LIVE_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src data: blob:; connect-src 'self'; base-uri 'none'"
+)
 GIF_WIDTH = {"vgc": 560, "osrs": 560, "rocketleague": 560, "pokemon": 480}
 # Pictures per scene, and the share of the game's own pace at which a GIF shows them.
 SUBFRAMES = {"vgc": 3, "osrs": 4, "rocketleague": 1, "pokemon": 1}
@@ -63,9 +66,16 @@ def replay_html(info, frames):
         hashes.append("'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'")
         return f"<script>{text}</script>"
 
-    page = re.sub(r'<link rel="stylesheet" href="page/([\w.]+)">', lambda m: f"<style>{(FOLDER / m[1]).read_text()}</style>", index_html())
+    page = re.sub(
+        r'<link rel="stylesheet" href="page/([\w.]+)">',
+        lambda m: f"<style>{(FOLDER / m[1]).read_text()}</style>",
+        index_html(),
+    )
     page = re.sub(r'<script src="page/([\w.]+)"></script>', script, page)
-    policy = f"default-src 'none'; script-src {' '.join(hashes)}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'"
+    policy = (
+        f"default-src 'none'; script-src {' '.join(hashes)}; style-src 'unsafe-inline'; img-src data: blob:; base-uri "
+        f"'none'"
+    )
     title = html.escape(" vs ".join(info["names"]))
     head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<title>{title}</title>'
     page = page.replace("<title>watch</title>", head, 1)
@@ -74,7 +84,7 @@ def replay_html(info, frames):
     return f'{start}<script type="application/json" id="game">{data}</script>{end}'
 
 
-# ------------------------------------------------------------------------------------------------------------------- GIFs
+# ----------------------------------------------------------------------------------------------------------------- GIFs
 
 
 def canvas_path():
@@ -103,7 +113,9 @@ def ensure_canvas():
             # Unlike Showdown's, this package's optional parts are wanted: one of them is the library for this platform.
             flags = [flag for flag in install.NPM_FLAGS if flag != "--omit=optional"]
             install.run([*install.npm_command(), "ci", *flags], work, "npm could not install the pinned canvas")
-            install.run([install.node(), "-e", "require('@napi-rs/canvas')"], work, "the installed canvas does not load")
+            install.run(
+                [install.node(), "-e", "require('@napi-rs/canvas')"], work, "the installed canvas does not load"
+            )
             (work / "installed").touch()
             shutil.rmtree(final, ignore_errors=True)
             work.rename(final)
@@ -126,7 +138,9 @@ def draw_pictures(info, frames, width, camera="", score=None, subframes=None):
     job |= {"subframes": subframes or SUBFRAMES[info["game"]], "font": str(font_path())}
     command = install.node_command(FOLDER / "gif.js")
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=install.node_env(ensure_canvas())) as process:
+    with subprocess.Popen(
+        command, stdin=pipe, stdout=pipe, stderr=pipe, env=install.node_env(ensure_canvas())
+    ) as process:
         try:
             process.stdin.write(json.dumps(job).encode())
             process.stdin.close()
@@ -141,8 +155,8 @@ def draw_pictures(info, frames, width, camera="", score=None, subframes=None):
 
 
 def palette_of(pictures):
-    """One palette for all pictures: colours neither fade nor flicker, and what does not change costs nothing. A colour counts by the
-    root of its area, or grass and sky would take all places and a small bright thing would turn grey."""
+    """One palette for all pictures: colours neither fade nor flicker, and what does not change costs nothing. A colour
+    counts by the root of its area, or grass and sky would take all places and a small bright thing would turn grey."""
     some = [np.asarray(pictures[number]).reshape(-1, 3) for number in np.linspace(0, len(pictures) - 1, 12).astype(int)]
     colours, counts = np.unique(np.concatenate(some) & 0xF8, axis=0, return_counts=True)
     pixels = np.repeat(colours, np.sqrt(counts).astype(int), axis=0)
@@ -154,7 +168,9 @@ def write_gif(path, info, frames, width=0, camera="", score=None, pace=1.0, ever
     """`pace` 2 plays twice as fast as the game; `every` 2 leaves out every other scene."""
     width = width or GIF_WIDTH[info["game"]]
     subframes = SUBFRAMES[info["game"]]
-    pictures = [Image.fromarray(picture) for picture in draw_pictures(info, frames[::every], width, camera, score, subframes)]
+    pictures = [
+        Image.fromarray(picture) for picture in draw_pictures(info, frames[::every], width, camera, score, subframes)
+    ]
     palette = palette_of(pictures)
     pictures = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures]
     # Browsers show no picture for less than 20 ms.

@@ -3,8 +3,8 @@
     Session (thread)  game.step() ─> frames ─> Server (aiohttp) ─> websockets of all open pages
                       <─ pause, speed, step, next, a person's answers ──────────────────────────┘
 
-Nobody is played for nobody: without an open page the game stands still. What is kept is the game under way, so memory stays level.
-"""
+Nobody is played for nobody: without an open page the game stands still. What is kept is the game under way, so memory
+stays level."""
 
 import asyncio
 import json
@@ -44,7 +44,7 @@ class Stop(Exception):
     """The server closes."""
 
 
-# ----------------------------------------------------------------------------------------------------------------- curves
+# --------------------------------------------------------------------------------------------------------------- curves
 
 
 class Curves:
@@ -100,12 +100,13 @@ class Curves:
         return shown
 
 
-# ---------------------------------------------------------------------------------------------------------------- session
+# -------------------------------------------------------------------------------------------------------------- session
 
 
 class Session(threading.Thread):
-    """Plays one game after another and obeys. `make_game(person, team)` opens a game; `refresh()` takes up newer models before each
-    game and returns sentences about it; `publish(message)` brings a message to all pages and returns when they have it."""
+    """Plays one game after another and obeys. `make_game(person, team)` opens a game; `refresh()` takes up newer models
+    before each game and returns sentences about it; `publish(message)` brings a message to all pages and returns when
+    they have it."""
 
     def __init__(self, make_game, refresh, publish, info, speed=1.0, person=False, team="", check_team=None):
         super().__init__(name="watch-session", daemon=True)
@@ -118,11 +119,17 @@ class Session(threading.Thread):
         self.game, self.frames, self.question, self.info, self.failure = None, [], None, None, None
         self.record, self.shown_at = False, 0.0
 
-    # ------------------------------------------------------------------------------------- called by the server's thread
+    # ------------------------------------------------------------------------------------ called by the server's thread
 
     def hello(self):
         """What a page that has just been opened needs to know"""
-        return {"type": "hello", "info": self.info, "score": self.score, "frames": self.frames, "question": self.question} | self.state()
+        return {
+            "type": "hello",
+            "info": self.info,
+            "score": self.score,
+            "frames": self.frames,
+            "question": self.question,
+        } | self.state()
 
     def state(self):
         return {"paused": self.paused, "speed": self.speed}
@@ -133,7 +140,9 @@ class Session(threading.Thread):
             raise ValueError('A message is a JSON object with a "type".')
         handler = self.HANDLERS.get(message["type"])
         if handler is None:
-            raise ValueError(f"There are no messages of type {message['type']!r}; there are {', '.join(self.HANDLERS)}.")
+            raise ValueError(
+                f"There are no messages of type {message['type']!r}; there are {', '.join(self.HANDLERS)}."
+            )
         with self.condition:
             told = handler(self, message)
             self.condition.notify_all()
@@ -190,7 +199,8 @@ class Session(threading.Thread):
         return {"type": "note", "text": "The episode will be kept." if self.record else "The episode will not be kept."}
 
     HANDLERS = {  # noqa: RUF012 (a table, never changed)
-        "pause": on_pause, "resume": on_resume, "step": on_step, "next": on_next, "speed": on_speed, "answer": on_answer,
+        "pause": on_pause, "resume": on_resume, "step": on_step, "next": on_next, "speed": on_speed,
+        "answer": on_answer,
         "seat": on_seat, "team": on_team, "record": on_record,
     }  # fmt: skip
 
@@ -204,7 +214,7 @@ class Session(threading.Thread):
             self.closing = True
             self.condition.notify_all()
 
-    # -------------------------------------------------------------------------------------------- the session's own thread
+    # ----------------------------------------------------------------------------------------- the session's own thread
 
     def publish(self, message):
         if self.closing:
@@ -349,18 +359,19 @@ class Session(threading.Thread):
             self.paused = False
 
 
-# ----------------------------------------------------------------------------------------------------------------- server
+# --------------------------------------------------------------------------------------------------------------- server
 
 
 class Server:
-    """Serves the page, its files, the websocket and the game under way as a file; nothing else, and to this machine only."""
+    """Serves the page, its files, the websocket and the game under way as a file; nothing else, and to this machine
+    only."""
 
     def __init__(self, port=0):
         self.port, self.sockets, self.loop, self.session = port, set(), None, None
         self.curves, self.curves_note = None, ""
         self.hosts = set()
 
-    # ---------------------------------------------------------------------------------------------------------- requests
+    # --------------------------------------------------------------------------------------------------------- requests
 
     @web.middleware
     async def guard(self, request, handler):
@@ -385,7 +396,9 @@ class Server:
         name = request.match_info["name"]
         if name not in watch_pages.FILES:  # a list, not a folder: no path leads anywhere else
             raise web.HTTPNotFound
-        return web.Response(body=(watch_pages.FOLDER / name).read_bytes(), content_type=watch_pages.FILES[name], charset="utf-8")
+        return web.Response(
+            body=(watch_pages.FOLDER / name).read_bytes(), content_type=watch_pages.FILES[name], charset="utf-8"
+        )
 
     async def save(self, request):
         session = self.session
@@ -393,7 +406,9 @@ class Server:
             raise web.HTTPNotFound(text="There is no game yet.\n")
         frames, info = list(session.frames), session.info | {"you": None}
         text = await asyncio.to_thread(watch_pages.replay_html, info, frames)
-        return web.Response(text=text, content_type="text/html", headers={"Content-Disposition": 'attachment; filename="game.html"'})
+        return web.Response(
+            text=text, content_type="text/html", headers={"Content-Disposition": 'attachment; filename="game.html"'}
+        )
 
     async def socket(self, request):
         if request.headers.get("Origin") is None:
@@ -436,7 +451,8 @@ class Server:
                 await socket.close()
 
     def publish(self, message):
-        """For the session's thread: back when all pages have taken the message, so a slow page slows the game, not the memory."""
+        """For the session's thread: back when all pages have taken the message, so a slow page slows the game, not the
+        memory."""
         future = asyncio.run_coroutine_threadsafe(self.broadcast(message), self.loop)
         while not self.session.closing:
             try:
@@ -456,7 +472,7 @@ class Server:
                 await self.broadcast({"type": "curves", "curves": self.shown_curves()})
             await asyncio.sleep(2.0)
 
-    # ------------------------------------------------------------------------------------------------------------ running
+    # ---------------------------------------------------------------------------------------------------------- running
 
     async def start(self):
         app = web.Application(middlewares=[self.guard])

@@ -1,12 +1,13 @@
 """Boils recorded responses of the public NH simulation server down to what the parity test compares.
 
-    python tests/data/make_osrs_summary.py TRACES.jsonl.gz               # osrs_traces_summary.json, osrs_traces_rows.npz
+    python tests/data/make_osrs_summary.py TRACES.jsonl.gz               # osrs_traces_summary.json,
+      osrs_traces_rows.npz
     python tests/data/make_osrs_summary.py --long TRACES.jsonl.gz        # osrs_traces_long_rows.npz
 
-A trace is a gzip file of JSON lines {id, kind: reset | step, action, resp}; agents 0 and 1 fight each other, and so do 2
-and 3, 4 and 5, …, all with masked random actions. The summary has ranges, means, mask frequencies and transitions; the
-rows are what the replay needs of each tick. Fights of one pair of agents follow each other: `pair_<i>` says which pair.
-"""
+A trace is a gzip file of JSON lines {id, kind: reset | step, action, resp}; agents 0 and 1 fight each other, and so do
+2 and 3, 4 and 5, …, all with masked random actions. The summary has ranges, means, mask frequencies and transitions;
+the rows are what the replay needs of each tick. Fights of one pair of agents follow each other: `pair_<i>` says which
+pair."""
 
 import gzip
 import json
@@ -81,16 +82,23 @@ def summarise(rows):
     return {
         "responses": len(everything),
         "observations": {
-            name: [round(float(f(obs[:, i])), 5) for f in (np.min, np.max, np.mean)] for i, name in enumerate(OBSERVATION_NAMES)
+            name: [round(float(f(obs[:, i])), 5) for f in (np.min, np.max, np.mean)]
+            for i, name in enumerate(OBSERVATION_NAMES)
         },
         "masks": {name: round(float(masks[:, i].mean()), 5) for i, name in enumerate(ACTION_NAMES)},
-        "masks_when_ready_to_attack": {name: round(float(masks[ready, i].mean()), 5) for i, name in enumerate(ACTION_NAMES)},
-        **{name: {key: sorted(values) for key, values in sorted(table.items())} for name, table in transitions(rows).items()},
+        "masks_when_ready_to_attack": {
+            name: round(float(masks[ready, i].mean()), 5) for i, name in enumerate(ACTION_NAMES)
+        },
+        **{
+            name: {key: sorted(values) for key, values in sorted(table.items())}
+            for name, table in transitions(rows).items()
+        },
     }
 
 
 def transitions(rows):
-    """What follows what, as {table: {"situation": {outcomes}}}. The parity test makes the same tables of the simulator."""
+    """What follows what, as {table: {"situation": {outcomes}}}. The parity test makes the same tables of the
+    simulator."""
     tables = {name: {} for name in ("timers", "attacking", "hit_delay", "damage")}
 
     def note(table, situation, outcome):

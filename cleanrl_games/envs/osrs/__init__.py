@@ -1,11 +1,13 @@
-"""Old School RuneScape NH fights: a batch simulator, the same contract against a real server, scripted players, pictures."""
+"""Old School RuneScape NH fights: a batch simulator, the same contract against a real server, scripted players,
+pictures."""
 
 from pathlib import Path
 
 from cleanrl_games.runtime.jit import drop_stale_machine_code
 
 drop_stale_machine_code(
-    Path(__file__).parent, ("baselines", "contract", "loadouts", "movement", "observations", "rules", "simulator", "vec_env")
+    Path(__file__).parent,
+    ("baselines", "contract", "loadouts", "movement", "observations", "rules", "simulator", "vec_env"),
 )
 
 from .baselines import BASELINES, Baseline

@@ -1,8 +1,8 @@
 """Scripted opponents: random play, and a ladder of players of growing skill.
 
-They see what a policy sees, observations and masks, so they play on the server too. Everything is read and chosen by name:
-`obs[HEALTH]`, `mask[EAT_FOOD]`, `choose(action, EAT_FOOD)`. A rung of the ladder is a row of numbers (`RUNGS`) for one set
-of rules (`rung_action`).
+They see what a policy sees, observations and masks, so they play on the server too. Everything is read and chosen by
+name: `obs[HEALTH]`, `mask[EAT_FOOD]`, `choose(action, EAT_FOOD)`. A rung of the ladder is a row of numbers (`RUNGS`)
+for one set of rules (`rung_action`).
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ from .rules import FIGHT, chance, roll
 _SIZES, _OFFSETS = np.array(HEAD_SIZES), np.array(HEAD_OFFSETS)
 _HEAD_OF = np.repeat(np.arange(NUM_HEADS), HEAD_SIZES)
 
-# ------------------------------------------------------------------------------------------------ names, for compiled code
+# --------------------------------------------------------------------------------------------- names, for compiled code
 
 HEALTH, TARGET_HEALTH = OBS["player_health_percent"], OBS["target_health_percent"]
 TARGET_USING_MELEE, TARGET_USING_RANGED = OBS["target_using_melee"], OBS["target_using_ranged"]
@@ -55,7 +55,7 @@ PRAYER_HEAD = HEAD_NAMES.index("prayer")
 # In both heads the styles stand in this order, after the no-op.
 MAGE, RANGED, MELEE = 1, 2, 3
 
-# ------------------------------------------------------------------------------------------------------------ random play
+# ---------------------------------------------------------------------------------------------------------- random play
 
 
 @njit(cache=True)
@@ -80,7 +80,7 @@ def random_action(dice, mask, chosen, action):
         chosen[_OFFSETS[head] + action[head]] = True
 
 
-# ------------------------------------------------------------------------------------------------------------- the ladder
+# ----------------------------------------------------------------------------------------------------------- the ladder
 
 SKILL = np.dtype(
     [
@@ -201,7 +201,8 @@ def attack_with(dice, obs, mask, style, action):
 
 @njit(cache=True)
 def eat_and_drink(obs, mask, skill, action):
-    """Food first, a karambwan on top when in danger, a brew when that is all there is; then potions for drained levels."""
+    """Food first, a karambwan on top when in danger, a brew when that is all there is; then potions for drained
+    levels."""
     danger = obs[HEALTH] < skill.combo_below
     if obs[HEALTH] < skill.eats_below and mask[EAT_FOOD]:
         choose(action, EAT_FOOD)
@@ -261,7 +262,7 @@ def rung_action(dice, obs, mask, target_action, skill, action):
             choose(action, FOUR_TILES)
 
 
-# -------------------------------------------------------------------------------------------------------------- in batches
+# ----------------------------------------------------------------------------------------------------------- in batches
 
 
 @njit(cache=True)
@@ -277,10 +278,11 @@ def rung_batch(dice, obs, masks, rows, skill, actions):
 
 
 class Baseline:
-    """A scripted player for a batch: `act(obs, masks, rows, actions)` fills the rows of flat (M, 12) actions it answers for.
+    """A scripted player for a batch: `act(obs, masks, rows, actions)` fills the rows of flat (M, 12) actions it answers
+    for.
 
-    One die per row, so that what a row does depends on its own past only. A player that `sees` reads its target's row of
-    `actions` (row ^ 1), which has to be filled before.
+    One die per row, so that what a row does depends on its own past only. A player that `sees` reads its target's row
+    of `actions` (row ^ 1), which has to be filled before.
     """
 
     def __init__(self, name, num_rows, seed=1):
@@ -306,7 +308,8 @@ LADDER = tuple(RUNGS)
 BASELINES = ("random", *LADDER)
 # Of 300 fights of each against each (Bradley-Terry, as tools/arena.py has it), with `nh` as the fixed point.
 ELO = {
-    "random": 700.0, "mage_only": 370.0, "no_prayer": 490.0, "late_prayer": 520.0, "off_prayer": 670.0, "drinker": 1000.0,
+    "random": 700.0, "mage_only": 370.0, "no_prayer": 490.0, "late_prayer": 520.0, "off_prayer": 670.0,
+    "drinker": 1000.0,
     "quick_prayer": 1060.0, "tank": 1370.0, "nh": 1500.0, "gear_reader": 1520.0, "seer_10": 1560.0, "seer_20": 1620.0,
     "seer_30": 1690.0,
 }  # fmt: skip

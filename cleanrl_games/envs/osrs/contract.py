@@ -194,16 +194,22 @@ is_food_anglerfish PC
 # head: its actions in order; `needs=x` is legal only with action x chosen in an earlier head, `not=x` only without it.
 _HEADS = """
 attack: no_op_attack | mage_attack | ranged_attack | melee_attack
-melee_attack_type: no_melee_attack not=melee_attack | basic_melee_attack needs=melee_attack | melee_special_attack needs=melee_attack
-ranged_attack_type: no_ranged_attack not=ranged_attack | basic_ranged_attack needs=ranged_attack | ranged_special_attack needs=ranged_attack
-mage_attack_type: no_mage_attack not=mage_attack | use_ice_spell needs=mage_attack | use_blood_spell needs=mage_attack | use_magic_spec needs=mage_attack
+melee_attack_type: no_melee_attack not=melee_attack | basic_melee_attack needs=melee_attack | \
+melee_special_attack needs=melee_attack
+ranged_attack_type: no_ranged_attack not=ranged_attack | basic_ranged_attack needs=ranged_attack | \
+ranged_special_attack needs=ranged_attack
+mage_attack_type: no_mage_attack not=mage_attack | use_ice_spell needs=mage_attack | \
+use_blood_spell needs=mage_attack | use_magic_spec needs=mage_attack
 potion: no_potion | use_brew | use_restore_potion | use_combat_potion | use_ranged_potion
 food: dont_eat_food | eat_primary_food
 karambwan: dont_karambwan | eat_karambwan
 veng: dont_use_veng | use_veng
 gear: no_gear not=no_op_attack | use_tank_gear needs=no_op_attack
 movement: dont_move | move_next_to_target | move_under_target | move_to_farcast_tile | move_diagonal_to_target
-farcast_distance: no_op_farcast not=move_to_farcast_tile | farcast_2_tiles needs=move_to_farcast_tile | farcast_3_tiles needs=move_to_farcast_tile | farcast_4_tiles needs=move_to_farcast_tile | farcast_5_tiles needs=move_to_farcast_tile | farcast_6_tiles needs=move_to_farcast_tile | farcast_7_tiles needs=move_to_farcast_tile
+farcast_distance: no_op_farcast not=move_to_farcast_tile | farcast_2_tiles needs=move_to_farcast_tile | \
+farcast_3_tiles needs=move_to_farcast_tile | farcast_4_tiles needs=move_to_farcast_tile | \
+farcast_5_tiles needs=move_to_farcast_tile | farcast_6_tiles needs=move_to_farcast_tile | \
+farcast_7_tiles needs=move_to_farcast_tile
 prayer: no_op_prayer | mage_prayer | ranged_prayer | melee_prayer | smite_prayer | redemption_prayer
 """
 

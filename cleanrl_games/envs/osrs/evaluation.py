@@ -29,13 +29,20 @@ class Player:
 
 
 def evaluate(args, agent, episodes, video="", fixed_opponent=None):
-    """Against the scripted players: the share of fights won (a tie counts half), as eval/*; against a fixed opponent, a policy,
-    as eval/opponent. `video`: a GIF of a fight with the NH bot."""
-    settings = {"loadouts": args.loadouts, "loadout_file": args.loadout_file or None, "mirror": args.mirror, "max_ticks": args.max_ticks}
+    """Against the scripted players: the share of fights won (a tie counts half), as eval/*; against a fixed opponent, a
+    policy, as eval/opponent. `video`: a GIF of a fight with the NH bot."""
+    settings = {
+        "loadouts": args.loadouts,
+        "loadout_file": args.loadout_file or None,
+        "mirror": args.mirror,
+        "max_ticks": args.max_ticks,
+    }
     policy, seed, metrics = copy.deepcopy(agent).cpu().eval(), args.seed + 7919, {}  # not the seed of any actor
     for name in BASELINES:
         opponent = Baseline(name, 2 * episodes, args.seed)
-        scores, _ = play_fights(Player(policy, seed), opponent, episodes, seed, video if name == "nh" else "", **settings)
+        scores, _ = play_fights(
+            Player(policy, seed), opponent, episodes, seed, video if name == "nh" else "", **settings
+        )
         metrics |= score_metrics(name, scores)
     if fixed_opponent:
         scores, _ = play_fights(Player(policy, seed), Player(fixed_opponent, seed + 1), episodes, seed, **settings)

@@ -1,4 +1,5 @@
-"""Loadouts as data: reads `loadouts.yaml` (or a user's file of the same form) into the record array the simulator uses."""
+"""Loadouts as data: reads `loadouts.yaml` (or a user's file of the same form) into the record array the simulator
+uses."""
 
 from pathlib import Path
 
@@ -37,7 +38,8 @@ LOADOUT = np.dtype(
 
 # What a special weapon, a prayer and a full set ask for: (level, at least).
 WEAPON_LEVELS = {
-    "dds": ("attack", 60), "ags": ("attack", 75), "claws": ("attack", 60), "gmaul": ("attack", 50), "vls": ("attack", 75),
+    "dds": ("attack", 60), "ags": ("attack", 75), "claws": ("attack", 60), "gmaul": ("attack", 50),
+    "vls": ("attack", 75),
     "swh": ("attack", 75), "ballista": ("ranged", 75), "zaryte": ("ranged", 80), "dark_bow": ("ranged", 60),
     "dragon_knife": ("ranged", 60), "nightmare": ("magic", 72),
 }  # fmt: skip
@@ -85,7 +87,9 @@ class _Block:
 
     def done(self):
         if self.unread:
-            raise ValueError(f"{self.where}: unknown field {sorted(self.unread)[0]!r}; remove it or correct its spelling.")
+            raise ValueError(
+                f"{self.where}: unknown field {sorted(self.unread)[0]!r}; remove it or correct its spelling."
+            )
 
 
 def _parse(name, value, path):
@@ -131,7 +135,9 @@ def _parse(name, value, path):
             if outfit in ("melee", "special"):
                 record["accurate"][column] = block.choice("stance", STANCES)
             style = "melee" if outfit == "special" else outfit
-            record["visible_strength"][column] = record["strength"][column] - hidden_strength.get(f"{style}_strength", 0)
+            record["visible_strength"][column] = record["strength"][column] - hidden_strength.get(
+                f"{style}_strength", 0
+            )
         if outfit == "mage":
             record["mage_special"] = block.choice("special", MAGE_SPECIALS)
         if outfit == "special":
@@ -156,10 +162,15 @@ def _check_build(value, where):
         if weapon in WEAPON_LEVELS:
             level, needed = WEAPON_LEVELS[weapon]
             if levels[level] < needed:
-                raise ValueError(f"{where}.outfits.{outfit}.special: {weapon} needs {needed} {level}, the build has {levels[level]}.")
+                raise ValueError(
+                    f"{where}.outfits.{outfit}.special: {weapon} needs {needed} {level}, the build has {levels[level]}."
+                )
     for style, prayer in value["prayers"].items():
         if levels["prayer"] < PRAYER_LEVELS[prayer]:
-            raise ValueError(f"{where}.prayers.{style}: {prayer} needs {PRAYER_LEVELS[prayer]} prayer, the build has {levels['prayer']}.")
+            raise ValueError(
+                f"{where}.prayers.{style}: {prayer} needs {PRAYER_LEVELS[prayer]} prayer, the build has "
+                f"{levels['prayer']}."
+            )
         if levels["defence"] < PRAYER_DEFENCE.get(prayer, 1):
             raise ValueError(f"{where}.prayers.{style}: {prayer} needs 70 defence, the build has {levels['defence']}.")
     if value["dharoks"] and min(levels["attack"], levels["strength"], levels["defence"]) < 70:
@@ -168,7 +179,9 @@ def _check_build(value, where):
     potions = sum(-(-bag[potion] // 4) for potion in ("brew", "restore", "combat", "ranging"))
     slots = potions + bag["karambwan"] + bag["food"] + SLOTS_FOR_GEAR
     if slots > BAG_SLOTS:
-        raise ValueError(f"{where}.supplies: with {SLOTS_FOR_GEAR} slots of gear this takes {slots} slots, a bag has {BAG_SLOTS}.")
+        raise ValueError(
+            f"{where}.supplies: with {SLOTS_FOR_GEAR} slots of gear this takes {slots} slots, a bag has {BAG_SLOTS}."
+        )
 
 
 def load_loadouts(path=None):
@@ -177,7 +190,9 @@ def load_loadouts(path=None):
     try:
         content = yaml.safe_load(path.read_text())
     except FileNotFoundError:
-        raise FileNotFoundError(f"No loadout file at {path}. Give a YAML file like {Path(__file__).with_name('loadouts.yaml')}.") from None
+        raise FileNotFoundError(
+            f"No loadout file at {path}. Give a YAML file like {Path(__file__).with_name('loadouts.yaml')}."
+        ) from None
     except yaml.YAMLError as error:
         raise ValueError(f"{path} is not valid YAML: {error}") from None
     if not isinstance(content, dict) or not content:

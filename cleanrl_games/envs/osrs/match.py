@@ -47,11 +47,11 @@ def play_fights(player, opponent, num_fights, seed=1, video="", scenes=None, **e
 
 
 def play_on_server(player, opponent, num_fights, address, at_once=8, max_ticks=1000, progress=lambda done: None):
-    """The same on a simulation server, in turns → (scores, lengths). `opponent` None: the server's own bot, against which
-    `player` is always fighter 0.
+    """The same on a simulation server, in turns → (scores, lengths). `opponent` None: the server's own bot, against
+    which `player` is always fighter 0.
 
-    Each place plays its share of the fights to the end, so that short fights are not counted more often than long ones. A
-    fight whose connection was lost is played again.
+    Each place plays its share of the fights to the end, so that short fights are not counted more often than long ones.
+    A fight whose connection was lost is played again.
     """
     from .remote import BASELINE, RemoteNHVecEnv, parse_address  # asyncio is only needed here
 

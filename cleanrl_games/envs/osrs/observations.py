@@ -50,8 +50,8 @@ PARAMS = np.dtype(
     align=True,
 )
 
-# The facts of a tick that rewards are made of. The simulator fills it from its fighters, the remote environment from the
-# server's meta data; `reward_terms` turns it into the row of REWARD_TERMS for both.
+# The facts of a tick that rewards are made of. The simulator fills it from its fighters, the remote environment from
+# the server's meta data; `reward_terms` turns it into the row of REWARD_TERMS for both.
 FACTS = np.dtype(
     [
         ("result", np.int32),
@@ -102,7 +102,9 @@ def write_mask(me, foe, kit, params, mask):
     frozen, foe_frozen = remaining(me.freeze_timer) > 0, remaining(foe.freeze_timer) > 0
     melee = can_melee(me, foe) and can_hold(me, kit, MELEE)
     energy_needed = MELEE_ENERGY[kit.melee_special]
-    melee_special = kit.melee_special > 0 and me.energy >= energy_needed and can_melee(me, foe) and can_hold(me, kit, SPECIAL)
+    melee_special = (
+        kit.melee_special > 0 and me.energy >= energy_needed and can_melee(me, foe) and can_hold(me, kit, SPECIAL)
+    )
     ranged = can_hold(me, kit, RANGED)
     ranged_special = ranged and kit.ranged_special > 0 and me.energy >= RANGED_ENERGY[kit.ranged_special]
     ice = kit.lunar == 0 and me.magic >= ICE_SPELLS[-1, 0]
@@ -228,7 +230,8 @@ def write_gear_of_target(foe, kit, obs):
 
 @njit(cache=True)
 def write_constants(me, foe, kit, params, obs):
-    """The columns that keep their value until somebody attacks, most of them for the whole fight: written at its start."""
+    """The columns that keep their value until somebody attacks, most of them for the whole fight: written at its
+    start."""
     obs[OBS_LEVELS] = kit.attack_level
     obs[OBS_LEVELS + 1] = kit.strength_level
     obs[OBS_LEVELS + 2] = kit.defence_level

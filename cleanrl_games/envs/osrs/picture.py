@@ -1,4 +1,5 @@
-"""A fight from above, as a GIF: tiles, gear, overhead prayers, HP and special bars, hitsplats, freezes, spells in the air.
+"""A fight from above, as a GIF: tiles, gear, overhead prayers, HP and special bars, hitsplats, freezes, spells in the
+air.
 
 python -m cleanrl_games.envs.osrs.picture docs/media/osrs.gif    # the scripted NH player against itself
 """
@@ -51,7 +52,9 @@ class _Pen:
         self.draw.rounded_rectangle(corners, radius * self.unit, fill=fill, outline=outline, width=self._width(width))
 
     def disc(self, x, y, r, fill, outline=None, width=1):
-        self.draw.ellipse(self._pixels([(x - r, y - r), (x + r, y + r)]), fill=fill, outline=outline, width=self._width(width))
+        self.draw.ellipse(
+            self._pixels([(x - r, y - r), (x + r, y + r)]), fill=fill, outline=outline, width=self._width(width)
+        )
 
     def line(self, points, fill, width=1.0):
         self.draw.line(self._pixels(points), fill=fill, width=self._width(width), joint="curve")
@@ -79,7 +82,9 @@ class FightRecorder:
 
     def __init__(self, env, index, names=("blue", "red")):
         if not hasattr(env, "fighters"):
-            raise TypeError(f"{type(env).__name__} does not tell where its fighters stand; pictures are made of NHVecEnv.")
+            raise TypeError(
+                f"{type(env).__name__} does not tell where its fighters stand; pictures are made of NHVecEnv."
+            )
         self.env, self.index, self.names = env, index, names
         self.frames, self.camera, self.grounds, self.places = [], None, {}, {}
         self._note(0)
@@ -89,7 +94,8 @@ class FightRecorder:
         self.frames.append({"tick": int(self.env.fights[self.index].tick), "fighters": fighters, "result": result})
 
     def frame(self):
-        """Notes the tick that was just played. The last one of a fight is rebuilt, since a new fight has begun by then."""
+        """Notes the tick that was just played. The last one of a fight is rebuilt, since a new fight has begun by
+        then."""
         result, truncated, length = (int(x) for x in self.env.ended[self.index])
         if not result and not truncated:
             self._note(0)
@@ -122,7 +128,16 @@ class FightRecorder:
         durations = [2500 if frame["result"] else milliseconds for frame in self.frames]
         partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
         try:
-            images[0].save(partial, "GIF", save_all=True, append_images=images[1:], duration=durations, loop=0, optimize=True, disposal=1)
+            images[0].save(
+                partial,
+                "GIF",
+                save_all=True,
+                append_images=images[1:],
+                duration=durations,
+                loop=0,
+                optimize=True,
+                disposal=1,
+            )
             os.replace(partial, path)
         finally:
             partial.unlink(missing_ok=True)
@@ -149,7 +164,12 @@ class FightRecorder:
                 pen.line([(-5, 5), (5, -5)], SIDES[side], 1.5)
         for side in sorted(range(2), key=lambda k: places[k][1]):
             facing = places[1 - side][0] - places[side][0]
-            self._draw_fighter(pen.at(*places[side], FIGURE), fighters[side], side, 1 if facing > 0 or (facing == 0 and side == 0) else -1)
+            self._draw_fighter(
+                pen.at(*places[side], FIGURE),
+                fighters[side],
+                side,
+                1 if facing > 0 or (facing == 0 and side == 0) else -1,
+            )
         for side, me in enumerate(fighters):
             if me.attacked:
                 self._draw_attack(pen.at(0, 0), me, places[side], places[1 - side])
@@ -166,7 +186,9 @@ class FightRecorder:
         if self.camera is None:
             self.camera = middle
         left, top = self.camera
-        inside = min(xs) >= left + 1 and max(xs) <= left + COLUMNS - 2 and min(ys) >= top + 1 and max(ys) <= top + ROWS - 3
+        inside = (
+            min(xs) >= left + 1 and max(xs) <= left + COLUMNS - 2 and min(ys) >= top + 1 and max(ys) <= top + ROWS - 3
+        )
         if not inside:
             self.camera = middle
 
@@ -184,7 +206,9 @@ class FightRecorder:
                 pen.at(column * TILE, HUD + row * TILE)
                 if (column + left + row + top) % 2:
                     pen.box(0, 0, TILE, TILE, GRASS_DARK)
-                mark = ((column + left) * 73 + (row + top) * 151) % 23  # tufts and pebbles keep their place in the world
+                mark = (
+                    (column + left) * 73 + (row + top) * 151
+                ) % 23  # tufts and pebbles keep their place in the world
                 x, y = 7 + mark % 7 * 2, 10 + mark % 5 * 2
                 if mark < 2:
                     pen.line([(x - 2, y - 3), (x, y), (x + 2, y - 4)], "#6c925a", 1)
@@ -245,7 +269,10 @@ class FightRecorder:
         color = PRAYER_COLORS[overhead]
         pen.disc(x, y, 5.5, "#fbf6dc", color, 1.4)
         if overhead == 1:
-            star = [(x + r * math.sin(k * math.pi / 5), y - r * math.cos(k * math.pi / 5)) for k, r in enumerate([4, 1.6] * 5)]
+            star = [
+                (x + r * math.sin(k * math.pi / 5), y - r * math.cos(k * math.pi / 5))
+                for k, r in enumerate([4, 1.6] * 5)
+            ]
             pen.shape(star, color)
         elif overhead == 2:
             pen.line([(x - 2.6, y + 2.6), (x + 2, y - 2)], color, 1.4)
@@ -257,7 +284,9 @@ class FightRecorder:
             pen.text(x, y, "S" if overhead == SMITE else "R", 7, color)
 
     def _draw_hitsplat(self, pen, damage):
-        splat = [(r * math.cos(k * math.pi / 8), 1 + r * math.sin(k * math.pi / 8)) for k, r in enumerate([9.5, 6.8] * 8)]
+        splat = [
+            (r * math.cos(k * math.pi / 8), 1 + r * math.sin(k * math.pi / 8)) for k, r in enumerate([9.5, 6.8] * 8)
+        ]
         pen.shape(splat, BLOOD_RED if damage else MISS_BLUE)
         pen.text(0, 1, str(damage), 8.5, "#ffffff")
 
@@ -268,16 +297,31 @@ class FightRecorder:
             pen.box(left, 6, 4, HUD - 12, SIDES[side], 2)
             pen.text(left + 11, 13, self.names[side], 12, SIDES[side], "lm")
             pen.text(left + 200, 13, GEAR_NAMES[int(me.worn)], 10, DIM, "rm")
-            self._draw_bar(pen, left + 11, 22, 189, 12, me.hp / kit.hitpoints_level, FULL, f"{max(int(me.hp), 0)} / {kit.hitpoints_level}")
+            self._draw_bar(
+                pen,
+                left + 11,
+                22,
+                189,
+                12,
+                me.hp / kit.hitpoints_level,
+                FULL,
+                f"{max(int(me.hp), 0)} / {kit.hitpoints_level}",
+            )
             self._draw_bar(pen, left + 11, 37, 92, 7, me.energy / 100, ENERGY, "")
             pen.text(left + 107, 40.5, f"spec {int(me.energy)} %", 9, DIM, "lm")
-            left_over = f"food {int(me.food)}   karambwan {int(me.karambwan)}   brew {int(me.brew)}   restore {int(me.restore)}"
+            left_over = (
+                f"food {int(me.food)}   karambwan {int(me.karambwan)}   brew {int(me.brew)}   restore {int(me.restore)}"
+            )
             pen.text(left + 11, 52, left_over, 9, DIM, "lm")
         pen.text(WIDTH / 2, 18, str(frame["tick"]), 16, INK)
         pen.text(WIDTH / 2, 34, "tick", 9, DIM)
         if frame["result"]:
             words = (
-                "time is up" if frame["result"] < 0 else "a tie" if frame["result"] == TIED else f"{self.names[frame['result'] - 1]} wins"
+                "time is up"
+                if frame["result"] < 0
+                else "a tie"
+                if frame["result"] == TIED
+                else f"{self.names[frame['result'] - 1]} wins"
             )
             color = SIDES[frame["result"] - 1] if frame["result"] in (1, 2) else INK
             pen.box(WIDTH / 2 - 90, HEIGHT - 44, 180, 30, PANEL, 8, color, 1)
@@ -301,7 +345,12 @@ def main(path, seed=8):
     recorder, player = FightRecorder(env, 0, ("nh bot", "nh bot")), Baseline("nh", 2, seed)
     actions, over = np.zeros((1, 2, NUM_HEADS), np.int64), False
     while not over:
-        player.act(env.obs.reshape(-1, NUM_OBS), env.masks.reshape(-1, NUM_LOGITS), np.arange(2), actions.reshape(-1, NUM_HEADS))
+        player.act(
+            env.obs.reshape(-1, NUM_OBS),
+            env.masks.reshape(-1, NUM_LOGITS),
+            np.arange(2),
+            actions.reshape(-1, NUM_HEADS),
+        )
         _, _, _, terminated, truncated, _ = env.step(actions)
         recorder.frame()
         over = bool(terminated[0] or truncated[0])
@@ -311,5 +360,8 @@ def main(path, seed=8):
 
 if __name__ == "__main__":
     if not 2 <= len(sys.argv) <= 3:
-        sys.exit("Give the file to write and, if you like, a seed: python -m cleanrl_games.envs.osrs.picture FIGHT.gif [SEED]")
+        sys.exit(
+            "Give the file to write and, if you like, a seed: python -m cleanrl_games.envs.osrs.picture FIGHT.gif "
+            "[SEED]"
+        )
     main(sys.argv[1], *(int(seed) for seed in sys.argv[2:]))

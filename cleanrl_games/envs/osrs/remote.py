@@ -1,4 +1,5 @@
-"""`RemoteNHVecEnv`: the contract of `NHVecEnv` on a running simulation server, for training and evaluation on the real rules.
+"""`RemoteNHVecEnv`: the contract of `NHVecEnv` on a running simulation server, for training and evaluation on the real
+rules.
 
 JSON lines over TCP, one connection per agent:
 
@@ -46,9 +47,13 @@ class _Lost(Exception):
 
 
 def facts_from_meta(meta, previous_meta, result, facts):
-    """The server's meta data of a tick, in the words of the simulator's facts, so that both are rewarded by one function."""
+    """The server's meta data of a tick, in the words of the simulator's facts, so that both are rewarded by one
+    function."""
     facts.result = result
-    facts.damage_dealt, facts.damage_received = meta["damageGeneratedOnTargetScale"], meta["damageGeneratedOnPlayerScale"]
+    facts.damage_dealt, facts.damage_received = (
+        meta["damageGeneratedOnTargetScale"],
+        meta["damageGeneratedOnPlayerScale"],
+    )
     facts.extra_dealt = meta["extraDamageDealtOnTargetScale"]
     facts.extra_received = meta["extraDamageDealtOnPlayerScale"]
     facts.healed, facts.target_healed = meta["playerHealedScale"], meta["targetHealedScale"]
@@ -107,9 +112,14 @@ class _Agent:
         return await self.ask("reset", reset_body)
 
     async def ask(self, action, body):
-        line = json.dumps({"action": action, "body": body, "meta": {"id": self.id}}, separators=(",", ":")).encode() + b"\n"
+        line = (
+            json.dumps({"action": action, "body": body, "meta": {"id": self.id}}, separators=(",", ":")).encode()
+            + b"\n"
+        )
         if len(line) > MAX_LINE:
-            raise RemoteError(f"The request {action!r} of {self.id} has {len(line)} bytes; the server reads {MAX_LINE} a line.")
+            raise RemoteError(
+                f"The request {action!r} of {self.id} has {len(line)} bytes; the server reads {MAX_LINE} a line."
+            )
         self.doing = action
         try:
             self.writer.write(line)
@@ -118,7 +128,9 @@ class _Agent:
         except (ConnectionError, OSError) as error:
             raise _Lost(f"connection broke during {action!r} ({error})") from None
         except ValueError:  # asyncio's word for a line that does not end
-            raise RemoteError(f"The server's answer to {action!r} of {self.id} is longer than {2 * MAX_LINE} bytes.") from None
+            raise RemoteError(
+                f"The server's answer to {action!r} of {self.id} is longer than {2 * MAX_LINE} bytes."
+            ) from None
         if not answer.endswith(b"\n"):
             raise _Lost(f"connection closed during {action!r}")
         try:
@@ -128,7 +140,9 @@ class _Agent:
         if not isinstance(answer, dict):
             raise RemoteError(f"The server's answer to {action!r} of {self.id} is not an object: {str(answer)[:80]}")
         if answer.get("error"):
-            raise RemoteError(f"The server refused {action!r} of {self.id}: {answer.get('message', 'without a reason')}")
+            raise RemoteError(
+                f"The server refused {action!r} of {self.id}: {answer.get('message', 'without a reason')}"
+            )
         return answer.get("body")
 
     async def log_out(self):
@@ -150,9 +164,9 @@ class _Agent:
 class RemoteNHVecEnv:
     """N fights on a simulation server: the arrays, rewards and autoreset of `NHVecEnv`, a connection per agent.
 
-    `target="peer"`: both fighters are agents of ours. `target="baseline"`: fighter 1 is the server's own bot, whose actions
-    are not asked for. `waiting` (N, 2) says which fighters decide nothing in the next step: the server's bot, and whoever
-    is still on the way into a fight. Their actions are ignored and their rewards are 0.
+    `target="peer"`: both fighters are agents of ours. `target="baseline"`: fighter 1 is the server's own bot, whose
+    actions are not asked for. `waiting` (N, 2) says which fighters decide nothing in the next step: the server's bot,
+    and whoever is still on the way into a fight. Their actions are ignored and their rewards are 0.
     `reset_params` are handed to the server (`accountBuild`, `randomizeGear`, …). The server's dice cannot be seeded.
     """
 
@@ -197,10 +211,11 @@ class RemoteNHVecEnv:
             self.close()
             raise
 
-    # ------------------------------------------------------------------------------------------------ as NHVecEnv has it
+    # ----------------------------------------------------------------------------------------------- as NHVecEnv has it
 
     def reset(self, seed=None):
-        """Starts all fights anew, under fresh ids. `seed` is there for the interface: a server's dice cannot be seeded."""
+        """Starts all fights anew, under fresh ids. `seed` is there for the interface: a server's dice cannot be
+        seeded."""
         self.failures[:] = 0
         self._run(self._reset_all())
         return self.obs, self.masks
@@ -213,7 +228,8 @@ class RemoteNHVecEnv:
         self.length += acted.any(1)
         result, truncated, length = self._run(self._step_all(actions, acted))
         info = {
-            "terms": self.terms, "result": result, "length": length, "final_obs": self.final_obs, "waiting": self.waiting,
+            "terms": self.terms, "result": result, "length": length, "final_obs": self.final_obs,
+            "waiting": self.waiting,
         }  # fmt: skip
         return self.obs, self.masks, self.terms @ self.reward_weights, result != 0, truncated, info
 
@@ -240,7 +256,7 @@ class RemoteNHVecEnv:
     def _run(self, job):
         return self.loop.run_until_complete(job)
 
-    # --------------------------------------------------------------------------------------------------- coming and going
+    # ------------------------------------------------------------------------------------------------- coming and going
 
     async def _leave(self):
         for i in range(self.num_fights):
@@ -300,7 +316,7 @@ class RemoteNHVecEnv:
             for k, agent in enumerate(agents):
                 self.waiting[i, k] = agent.request is not None
 
-    # ------------------------------------------------------------------------------------------------------------ a tick
+    # ----------------------------------------------------------------------------------------------------------- a tick
 
     async def _step_all(self, actions, acted):
         lost = set()  # fights that broke in this step
@@ -344,7 +360,8 @@ class RemoteNHVecEnv:
             busy = [agent for agent in agents if agent.request is not None]
             limit = max(self.timeout - max(agent.waited for agent in busy), 0.0)
             if somebody_can_act:
-                # Nothing that is still missing comes before the next tick of the world, which waits for whoever can act.
+                # Nothing that is still missing comes before the next tick of the world, which waits for whoever can
+                # act.
                 limit = min(limit, _PATIENCE if steps_missing else _GRACE)
             start = self.loop.time()
             done, _ = await asyncio.wait(requests, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
@@ -389,7 +406,8 @@ class RemoteNHVecEnv:
             self.failures[i] += 1
             if self.failures[i] >= self.attempts:
                 raise ConnectionError(
-                    f"No fight on the simulation server at {self.host}:{self.port} after {self.attempts} attempts: {reason}. "
+                    f"No fight on the simulation server at {self.host}:{self.port} after {self.attempts} attempts: "
+                    f"{reason}. "
                     "Is it running, and does it answer?"
                 )
         length = self.length[i]
@@ -413,8 +431,8 @@ class RemoteNHVecEnv:
             reward_terms(self.facts[i, k], self.terms[i, k])
 
     def _read(self, i, k, body):
-        """Writes an answer into the buffers and returns its terminal state. The view of a fighter that does not answer for
-        itself (the server's bot, a peer that is still joining) is in the answer to the other one."""
+        """Writes an answer into the buffers and returns its terminal state. The view of a fighter that does not answer
+        for itself (the server's bot, a peer that is still joining) is in the answer to the other one."""
         agents = self.fights[i]
         agent = agents[k]
         alone = len(agents) == 1 or agents[1 - k].request is not None

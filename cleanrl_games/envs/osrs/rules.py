@@ -38,15 +38,17 @@ DIAMOND_CHANCE = np.array([5, 10])  # per cent, against players
 FULL_RUN_ENERGY = 10_000
 RUN_COST = np.array([67, 100])
 RUN_RECOVERY = np.array([24, 0])  # per tick without running
-# A new fight of the same two agents begins so many ticks after a death on the server, and the clocks of special energy and
-# PID go on meanwhile. Once in so many fights the agents of a place log in anew, with full run energy.
+# A new fight of the same two agents begins so many ticks after a death on the server, and the clocks of special energy
+# and PID go on meanwhile. Once in so many fights the agents of a place log in anew, with full run energy.
 TICKS_BETWEEN_FIGHTS = 8
 FIGHTS_PER_LOGIN = 4
 START_DISTANCES = np.array([1, 2, 3, 3, 4, 5])
 MAX_QUEUED = 12
 
 # Boost prayers in per cent, by [style][strong prayer known]: accuracy, strength, defence.
-BOOSTS = np.array([[[115, 100, 100], [125, 100, 125]], [[115, 115, 100], [120, 123, 125]], [[115, 115, 100], [120, 123, 125]]])
+BOOSTS = np.array(
+    [[[115, 100, 100], [125, 100, 125]], [[115, 115, 100], [120, 123, 125]], [[115, 115, 100], [120, 123, 125]]]
+)
 
 FIGHT = np.dtype(
     [
@@ -65,8 +67,8 @@ FIGHTER = np.dtype(
         for name in (
             # body
             "loadout hp prayer_points prayer_drain attack strength defence ranged magic energy "
-            # clocks that go on from fight to fight: ticks until special energy comes back (0 = stopped), run energy, and the
-            # draw that decides who is processed first, with the ticks until it is drawn anew
+            # clocks that go on from fight to fight: ticks until special energy comes back (0 = stopped), run energy,
+            # and the draw that decides who is processed first, with the ticks until it is drawn anew
             "energy_timer run_energy pid_draw pid_timer logged_in "
             # what it wears, prays and is about to do
             "worn boost overhead attacking spell special vengeance "
@@ -182,7 +184,8 @@ def brew_heal(kit):
 
 @njit(cache=True)
 def boost_percent(me, kit, column):
-    """What the boost prayer that is up gives: column 0 accuracy, 1 strength, 2 defence; of its own style only for 0, 1."""
+    """What the boost prayer that is up gives: column 0 accuracy, 1 strength, 2 defence; of its own style only for 0,
+    1."""
     if me.boost == 0:
         return 100
     return BOOSTS[me.boost - 1, kit.strong_prayers[me.boost - 1], column]
@@ -214,7 +217,8 @@ def defence_roll(me, kit, style):
 
 @njit(cache=True)
 def style_max_hit(me, kit, style, outfit):
-    """Ranged rapid has no stance bonus; melee is fought aggressively (+3 strength) if the weapon can be. Spells: see cast."""
+    """Ranged rapid has no stance bonus; melee is fought aggressively (+3 strength) if the weapon can be. Spells: see
+    cast."""
     if style == STYLE_RANGED:
         strength = effective_level(me.ranged, boost_percent(me, kit, 1) if me.boost == 2 else 100, 0)
         return max_hit(strength, kit.strength[outfit])

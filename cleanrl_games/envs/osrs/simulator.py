@@ -134,8 +134,8 @@ def count_clocks(fight, me):
 
 @njit(cache=True)
 def reset_fight(fight, a, b, loadouts, loadout_a, loadout_b):
-    """Both stand one to five tiles apart, in mage gear, with no prayer up. What the server keeps from fight to fight is kept:
-    run energy, the phase of special energy, the draws that decide who is processed first."""
+    """Both stand one to five tiles apart, in mage gear, with no prayer up. What the server keeps from fight to fight is
+    kept: run energy, the phase of special energy, the draws that decide who is processed first."""
     new_agents = a.logged_in == 0 or fight.quirks == 0 or roll(fight, FIGHTS_PER_LOGIN) == 0
     for me in (a, b):
         if new_agents:
@@ -189,7 +189,9 @@ def drink(me, kit, potion):
     if potion == 1:
         me.brew -= 1
         me.hp = max(me.hp, min(me.hp + brew_heal(kit), kit.hitpoints_level + brew_heal(kit)))
-        me.defence = max(me.defence, min(me.defence + kit.defence_level // 5 + 2, kit.defence_level + kit.defence_level // 5 + 2))
+        me.defence = max(
+            me.defence, min(me.defence + kit.defence_level // 5 + 2, kit.defence_level + kit.defence_level // 5 + 2)
+        )
         # The server drains attack by a tenth of its base, the other three by a tenth of where they stand.
         me.attack = max(drain(me.attack, kit.attack_level), 0)
         me.strength = max(drain(me.strength, me.strength), 0)

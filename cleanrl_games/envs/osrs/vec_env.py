@@ -1,4 +1,5 @@
-"""`NHVecEnv`: many fights in one batch. Both fighters of each are agents, and who answers for them is the caller's choice."""
+"""`NHVecEnv`: many fights in one batch. Both fighters of each are agents, and who answers for them is the caller's
+choice."""
 
 import gymnasium as gym
 import numpy as np
@@ -43,7 +44,9 @@ def start_all(fights, fighters, loadouts, pool, mirror, params, obs, masks):
 
 
 @njit(cache=True)
-def step_all(actions, fights, fighters, loadouts, pool, mirror, params, max_ticks, obs, masks, facts, terms, ended, final_obs):
+def step_all(
+    actions, fights, fighters, loadouts, pool, mirror, params, max_ticks, obs, masks, facts, terms, ended, final_obs
+):
     """One tick of every fight. An ended fight leaves its last observation in `final_obs` and starts anew at once."""
     for i in range(len(fights)):
         fight, a, b = fights[i], fighters[i, 0], fighters[i, 1]
@@ -99,7 +102,11 @@ class NHVecEnv:
         self.mirror, self.max_ticks = mirror, max_ticks
         self.params = np.zeros(1, PARAMS).view(np.recarray)
         self.params[0] = (quirks, allow_smite, allow_redemption, move_if_can_attack)
-        self.reward_weights = np.zeros(contract.NUM_TERMS, np.float32) if reward_weights is None else np.asarray(reward_weights, np.float32)
+        self.reward_weights = (
+            np.zeros(contract.NUM_TERMS, np.float32)
+            if reward_weights is None
+            else np.asarray(reward_weights, np.float32)
+        )
         self.single_observation_space = gym.spaces.Box(-np.inf, np.inf, (contract.NUM_OBS,), np.float32)
         self.single_action_space = gym.spaces.MultiDiscrete(contract.HEAD_SIZES)
 
@@ -141,7 +148,10 @@ class NHVecEnv:
         for name, array in (("fights", self.fights), ("fighters", self.fighters)):
             saved = np.asarray(state[name], np.uint8)
             if saved.nbytes != array.nbytes:
-                raise ValueError(f"The saved {name} are {saved.nbytes} bytes, this environment's {array.nbytes}: other size or version.")
+                raise ValueError(
+                    f"The saved {name} are {saved.nbytes} bytes, this environment's {array.nbytes}: other size or "
+                    f"version."
+                )
             array.view(np.uint8).reshape(-1)[:] = saved
         for i in range(self.num_fights):
             self._observe_again(i)

@@ -19,7 +19,8 @@ FIELDS = (
     "healed", "has_destination", "destination_x", "destination_y", "moved",
 )  # fmt: skip
 
-# A person's click: the heads it sets. Each group is one row of buttons; the first of a row is what is clicked by nobody.
+# A person's click: the heads it sets. Each group is one row of buttons; the first of a row is what is clicked by
+# nobody.
 CLICKS = {
     "attack": {
         "none": {},
@@ -111,7 +112,8 @@ def words(action):
 
 
 class Fight:
-    """One fight after another between two seats. A seat has `kind` (model, scripted, person), `name` and, of a model, `model`."""
+    """One fight after another between two seats. A seat has `kind` (model, scripted, person), `name` and, of a model,
+    `model`."""
 
     frame_seconds = TICK_SECONDS
     waits = False  # a person's clicks are taken as they are when the tick comes
@@ -120,7 +122,10 @@ class Fight:
         self.seats, self.seed, self.deterministic = seats, seed, deterministic
         self.env = NHVecEnv(1, seed=seed, **env_settings)
         self.generators = [torch.Generator().manual_seed(seed + 1 + side) for side in range(2)]
-        self.scripted = [Baseline(seat.name, 2, seed + 3 + side) if seat.kind == "scripted" else None for side, seat in enumerate(seats)]
+        self.scripted = [
+            Baseline(seat.name, 2, seed + 3 + side) if seat.kind == "scripted" else None
+            for side, seat in enumerate(seats)
+        ]
         self.actions = np.zeros((2, NUM_HEADS), np.int64)
 
     def info(self):
@@ -138,11 +143,14 @@ class Fight:
 
     def check(self, answer):
         if not isinstance(answer, dict) or any(option not in CLICKS.get(name, {}) for name, option in answer.items()):
-            raise ValueError(f"A tick's clicks name a row and one of its options; there are the rows {', '.join(CLICKS)}.")
+            raise ValueError(
+                f"A tick's clicks name a row and one of its options; there are the rows {', '.join(CLICKS)}."
+            )
         return answer
 
     def clicks(self, answer):
-        """A person's clicks → twelve actions. The simulator ignores what cannot be done in this tick, as the game does."""
+        """A person's clicks → twelve actions. The simulator ignores what cannot be done in this tick, as the game
+        does."""
         action = np.zeros(NUM_HEADS, np.int64)
         for name, option in (answer or {}).items():
             for head, chosen in CLICKS[name][option].items():
@@ -181,7 +189,9 @@ class Fight:
             options = [(words(ACTION_NAMES[offset + i]), float(chances[head, i]), i == taken) for i in range(size)]
             options = sorted((option for option in options if option[1] > 0.005), key=lambda option: -option[1])
             if len(options) > 1 or taken:  # a head that had no choice says nothing
-                groups.append({"name": name.replace("_", " "), "options": [[n, round(p, 3), t] for n, p, t in options[:4]]})
+                groups.append(
+                    {"name": name.replace("_", " "), "options": [[n, round(p, 3), t] for n, p, t in options[:4]]}
+                )
         return actions[0].numpy(), {"value": round(float(agent.value(mine, target)), 4), "groups": groups}
 
     def step(self, answer=None):
@@ -201,7 +211,9 @@ class Fight:
         result = int(info["result"][0]) if terminated[0] else 0
         winner = result - 1 if result in (1, 2) else None
         text = f"{self.seats[winner].name} wins" if winner is not None else "a tie" if result else "time is up"
-        return [{"scene": last_scene(self.env, 0, self.fighters), "minds": minds, "over": {"winner": winner, "text": text}}]
+        return [
+            {"scene": last_scene(self.env, 0, self.fighters), "minds": minds, "over": {"winner": winner, "text": text}}
+        ]
 
     def close(self):
         pass

@@ -1,4 +1,5 @@
-"""A Game Boy Advance by the real mGBA core: our own quest by default, a user's Emerald by path, an expert that plays the quest."""
+"""A Game Boy Advance by the real mGBA core: our own quest by default, a user's Emerald by path, an expert that plays
+the quest."""
 
 import hashlib
 
@@ -6,11 +7,22 @@ from .emulator import HEIGHT, WIDTH, Emulator
 from .env import ACTIONS, QUEST_ROM, QUEST_SEEDS, TIMINGS, PokemonEnv
 from .ram import QUEST_MILESTONES
 
-__all__ = ["ACTIONS", "QUEST_MILESTONES", "QUEST_ROM", "QUEST_SEEDS", "TIMINGS", "Emulator", "PokemonEnv", "QuestExpert", "contract_hash"]
+__all__ = [
+    "ACTIONS",
+    "QUEST_MILESTONES",
+    "QUEST_ROM",
+    "QUEST_SEEDS",
+    "TIMINGS",
+    "Emulator",
+    "PokemonEnv",
+    "QuestExpert",
+    "contract_hash",
+]
 
 
 def contract_hash():
-    """Of what a policy sees and does: a model of another contract would read pictures and press buttons it was not made for."""
+    """Of what a policy sees and does: a model of another contract would read pictures and press buttons it was not made
+    for."""
     return hashlib.sha256(f"{HEIGHT}x{WIDTH}x3 uint8, buttons {' '.join(ACTIONS)}".encode()).hexdigest()[:16]
 
 

@@ -103,7 +103,9 @@ def play(env, player, world, pictures=None):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--worlds", type=int, default=64, help="how many worlds: the last ones, which training leaves out")
+    parser.add_argument(
+        "--worlds", type=int, default=64, help="how many worlds: the last ones, which training leaves out"
+    )
     parser.add_argument("--max-steps", type=int, default=600)
     parser.add_argument("--compass", choices=COMPASSES, default="none")
     parser.add_argument("--players", nargs="+", choices=tuple(PLAYERS), default=tuple(PLAYERS))
@@ -116,7 +118,8 @@ def main():
         rows = [play(env, PLAYERS[name](world), world) for world in range(QUEST_SEEDS - args.worlds, QUEST_SEEDS)]
         finished, milestones, steps, losses = np.array(rows, float).T
         print(
-            f"{name:<10}{int(finished.sum()):>5} of {args.worlds:<3}{milestones.mean():>12.2f}{steps.mean():>8.1f}{losses.mean():>8.2f}",
+            f"{name:<10}{int(finished.sum()):>5} of "
+            f"{args.worlds:<3}{milestones.mean():>12.2f}{steps.mean():>8.1f}{losses.mean():>8.2f}",
             flush=True,
         )
     env.close()

@@ -6,9 +6,9 @@
     <cache>/<key>/frames.bin                      # (frames of all episodes, 84, 84, 3) uint8, one after the other
     <cache>/<key>/header.json                     # written last: what is in there, and by which function it was resized
 
-The key is made of the episodes' content, the resizing function and the size. The folder is built under another name and renamed when it
-is whole, so a build that was interrupted leaves nothing that could be taken for a cache. `$CLEANRL_GAMES_CACHE` moves it.
-"""
+The key is made of the episodes' content, the resizing function and the size. The folder is built under another name and
+renamed when it is whole, so a build that was interrupted leaves nothing that could be taken for a cache.
+`$CLEANRL_GAMES_CACHE` moves it."""
 
 import concurrent.futures
 import contextlib
@@ -34,7 +34,9 @@ from .episodes import EpisodeError, read_frames
 
 RESIZE = "torch-bilinear-antialias-uint8"  # in the header: resizers differ by some grey levels, and a network notices
 FEW = 1500  # frames: resized here before a first process would have started
-FORGET_AFTER = 256 << 20  # bytes read before pages are given back; whole pages and large folios count for more than what was read of them
+FORGET_AFTER = (
+    256 << 20
+)  # bytes read before pages are given back; whole pages and large folios count for more than what was read of them
 
 
 def resize(frames, size=84):
@@ -56,8 +58,8 @@ class DamagedEpisodes(EpisodeError):
 class Frames:
     """(N, size, size, 3) of one or several memory-mapped files, read by index.
 
-    Pages that were read count as this process's memory until they are given back, so they are, every quarter of a gigabyte; the system
-    keeps them as long as it has room, and a second look costs no disk.
+    Pages that were read count as this process's memory until they are given back, so they are, every quarter of a
+    gigabyte; the system keeps them as long as it has room, and a second look costs no disk.
     """
 
     def __init__(self, size=84):
@@ -71,7 +73,9 @@ class Frames:
         """Takes the first `count` frames of a file → the index of the first of them"""
         with open(path, "rb") as file:
             if os.fstat(file.fileno()).st_size < count * self.frame_bytes:
-                raise EpisodeError(f"{path} should hold {count:,} frames of {self.frame_bytes:,} bytes, but is shorter. Delete it.")
+                raise EpisodeError(
+                    f"{path} should hold {count:,} frames of {self.frame_bytes:,} bytes, but is shorter. Delete it."
+                )
             self.maps.append(mmap.mmap(file.fileno(), count * self.frame_bytes, access=mmap.ACCESS_READ))
         self.maps[-1].madvise(mmap.MADV_RANDOM)
         self.arrays.append(np.frombuffer(self.maps[-1], np.uint8).reshape(count, self.size, self.size, 3))
@@ -79,7 +83,8 @@ class Frames:
         return self.starts[-2]
 
     def forget(self, first):
-        """Gives up the file whose first frame has this index; nobody may ask for its frames any more, all others stay where they are."""
+        """Gives up the file whose first frame has this index; nobody may ask for its frames any more, all others stay
+        where they are."""
         number = self.starts.index(first)
         self.arrays[number] = None
         self.maps[number].close()
@@ -100,7 +105,7 @@ class Frames:
         return out
 
 
-# -------------------------------------------------------------------------------------------------------------- building
+# ------------------------------------------------------------------------------------------------------------- building
 
 
 def cache_root():
@@ -126,7 +131,9 @@ def is_whole(folder, header):
     """Whether this folder is the finished cache of just these episodes."""
     try:
         said = json.loads((folder / "header.json").read_text())
-        return said == header and (folder / "frames.bin").stat().st_size == sum(header["frames"]) * header["size"] ** 2 * 3
+        return (
+            said == header and (folder / "frames.bin").stat().st_size == sum(header["frames"]) * header["size"] ** 2 * 3
+        )
     except (OSError, ValueError):
         return False
 
@@ -140,7 +147,10 @@ def write_part(path, source, first, count, size):
             file.write(resize(frames, size).tobytes())
             done += len(frames)
     if done != count:
-        raise EpisodeError(f"{source}: it had {count} frames when it was checked and {done} now. Do not change files while they are read.")
+        raise EpisodeError(
+            f"{source}: it had {count} frames when it was checked and {done} now. Do not change files while they are "
+            f"read."
+        )
 
 
 def sweep(root):
@@ -158,7 +168,8 @@ def build(folder, episodes, size, workers=0, progress=None):
     need = total * size * size * 3
     if shutil.disk_usage(folder).free < need:
         raise EpisodeError(
-            f"The cache needs {need / 1e9:.1f} GB in {folder.parent}: free some, or set CLEANRL_GAMES_CACHE to another disk."
+            f"The cache needs {need / 1e9:.1f} GB in {folder.parent}: free some, or set CLEANRL_GAMES_CACHE to "
+            f"another disk."
         )
     with open(path, "wb") as file:
         file.truncate(need)
@@ -221,7 +232,8 @@ def open_cache(episodes, size=84, root=None, workers=0, progress=None):
 
 
 def open_undamaged(episodes, size=84, root=None, progress=None, skip_bad=False):
-    """→ (episodes, their frames). Damage of pixels shows when they are read: with `skip_bad` such files are left out with a sentence."""
+    """→ (episodes, their frames). Damage of pixels shows when they are read: with `skip_bad` such files are left out
+    with a sentence."""
     try:
         return episodes, open_cache(episodes, size, root, progress=progress)
     except DamagedEpisodes as error:

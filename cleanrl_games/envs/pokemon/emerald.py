@@ -1,8 +1,9 @@
-"""What the RAM of Emerald (US) means: milestones, and what a code agent or a language model wants to know about the moment.
+"""What the RAM of Emerald (US) means: milestones, and what a code agent or a language model wants to know about the
+moment.
 
-Addresses and layouts are the public ones of the decompilation's symbol table. Save blocks move about in memory, so their pointers are
-followed on every read. A game has begun when the player has a name and a place: on the title screen both are zero.
-"""
+Addresses and layouts are the public ones of the decompilation's symbol table. Save blocks move about in memory, so
+their pointers are followed on every read. A game has begun when the player has a name and a place: on the title screen
+both are zero."""
 
 import struct
 from dataclasses import dataclass
@@ -23,7 +24,13 @@ GRID_BORDER, VIEW_X, VIEW_Y = 7, 7, 5
 SYSTEM_FLAGS = 0x860
 BADGES = ("STONE", "KNUCKLE", "DYNAMO", "HEAT", "BALANCE", "FEATHER", "MIND", "RAIN")
 # pocket: offset in save block 1, number of slots
-POCKETS = {"items": (0x560, 30), "key_items": (0x5D8, 30), "balls": (0x650, 16), "machines": (0x690, 64), "berries": (0x790, 46)}
+POCKETS = {
+    "items": (0x560, 30),
+    "key_items": (0x5D8, 30),
+    "balls": (0x650, 16),
+    "machines": (0x690, 64),
+    "berries": (0x790, 46),
+}
 # names in the cartridge: address, bytes of an entry, bytes of its name
 SPECIES_NAMES, MOVE_NAMES, ITEM_NAMES = (0x083185C8, 11, 10), (0x0831977C, 13, 12), (0x085839A0, 44, 14)
 # the four 12-byte parts of a member (growth, attacks, condition, misc) lie in one of 24 orders
@@ -35,7 +42,8 @@ PART_ORDERS = (
 
 @dataclass(frozen=True)
 class EmeraldRule:
-    """A milestone is reached when its flag is set or one of its maps has been entered, once `after` (another milestone) is."""
+    """A milestone is reached when its flag is set or one of its maps has been entered, once `after` (another milestone)
+    is."""
 
     name: str
     flag: int | None = None
@@ -77,7 +85,9 @@ def decode_text(data):
             letters.append(chr(byte - 0xA1 + ord("0")))
         else:
             letters.append(
-                {0x00: " ", 0x1B: "é", 0xAB: "!", 0xAC: "?", 0xAD: ".", 0xAE: "-", 0xB4: "'", 0xB5: "♂", 0xB6: "♀"}.get(byte, "?")
+                {0x00: " ", 0x1B: "é", 0xAB: "!", 0xAC: "?", 0xAD: ".", 0xAE: "-", 0xB4: "'", 0xB5: "♂", 0xB6: "♀"}.get(
+                    byte, "?"
+                )
             )
     return "".join(letters).strip()
 
@@ -97,7 +107,8 @@ def decode_member(data):
     moves, points = struct.unpack_from("<4H", attacks), struct.unpack_from("<4B", attacks, 8)
     status, level, _, hp, max_hp = struct.unpack_from("<IBBHH", data, 80)
     return {
-        "species_id": species, "item_id": item, "experience": experience, "level": level, "hp": hp, "max_hp": max_hp, "status": status,
+        "species_id": species, "item_id": item, "experience": experience, "level": level, "hp": hp, "max_hp": max_hp,
+        "status": status,
         "moves": [{"move_id": move, "pp": pp} for move, pp in zip(moves, points) if move],
     }  # fmt: skip
 
@@ -142,7 +153,8 @@ class EmeraldReader:
         flags, here = self.emulator.read(blocks[0] + FLAGS_AT, FLAGS_SIZE), self._location(blocks[0])[2]
         bits = before
         for bit, rule in enumerate(EMERALD_RULES):
-            # "after" asks for an earlier moment than this one: leaving the woods is what makes Route 104 its northern half
+            # "after" asks for an earlier moment than this one: leaving the woods is what makes Route 104 its northern
+            # half
             is_allowed = rule.after is None or before >> self.milestones.index(rule.after) & 1
             is_flagged = rule.flag is not None and flags[rule.flag // 8] >> rule.flag % 8 & 1
             if is_allowed and (is_flagged or here in rule.maps):
@@ -150,8 +162,8 @@ class EmeraldReader:
         return bits
 
     def reached_at_start(self):
-        """The same for the first moment of an episode. The story up to the first badge is one line: where a save state shows a milestone,
-        all before it are behind the player, even those that leave no flag."""
+        """The same for the first moment of an episode. The story up to the first badge is one line: where a save state
+        shows a milestone, all before it are behind the player, even those that leave no flag."""
         bits = self.reached(0)
         return (1 << bits.bit_length()) - 1
 
@@ -180,11 +192,14 @@ class EmeraldReader:
         for pocket, (offset, slots) in POCKETS.items():
             pairs = struct.iter_unpack("<HH", self.emulator.read(block + offset, 4 * slots))
             found = [(item, count ^ key & 0xFFFF) for item, count in pairs if item]
-            pockets[pocket] = [{"item_id": item, "item": self._name(ITEM_NAMES, item), "count": count} for item, count in found]
+            pockets[pocket] = [
+                {"item_id": item, "item": self._name(ITEM_NAMES, item), "count": count} for item, count in found
+            ]
         return {pocket: items for pocket, items in pockets.items() if items}
 
     def surroundings(self, x, y):
-        """→ 11 rows of 15 letters around the player, who is in the middle: . free, # blocked, space outside of the map"""
+        """→ 11 rows of 15 letters around the player, who is in the middle: . free, # blocked, space outside of the
+        map"""
         width, height, entries = struct.unpack("<iiI", self.emulator.read(GRID, 12))
         if not (0 < width <= 512 and 0 < height <= 512 and EWRAM <= entries <= EWRAM + 0x40000 - 2 * width * height):
             return []
@@ -195,7 +210,9 @@ class EmeraldReader:
         for grid_y in range(y + GRID_BORDER - VIEW_Y, y + GRID_BORDER + VIEW_Y + 1):
             row = ""
             if 0 <= grid_y < height and left < right:
-                words = struct.unpack(f"<{right - left}H", self.emulator.read(entries + 2 * (left + width * grid_y), 2 * (right - left)))
+                words = struct.unpack(
+                    f"<{right - left}H", self.emulator.read(entries + 2 * (left + width * grid_y), 2 * (right - left))
+                )
                 row = before + "".join(" " if word & 0x3FF == 0x3FF else "#" if word & 0xC00 else "." for word in words)
             rows.append(row.ljust(2 * VIEW_X + 1))
         return rows
@@ -210,7 +227,12 @@ class EmeraldReader:
         badges = [name for bit, name in enumerate(BADGES, SYSTEM_FLAGS + 7) if flags[bit // 8] >> bit % 8 & 1]
         is_battle, is_locked = bool(self.emulator.read(IN_BATTLE, 1)[0] & 2), bool(self.emulator.read(FIELD_LOCK, 1)[0])
         return {
-            "player": {"x": x, "y": y, "money": self._word(block + MONEY_AT) ^ key, "name": decode_text(self.emulator.read(second, 8))},
+            "player": {
+                "x": x,
+                "y": y,
+                "money": self._word(block + MONEY_AT) ^ key,
+                "name": decode_text(self.emulator.read(second, 8)),
+            },
             "party": self.party(),
             "badges": badges,
             "bag": self.bag(block, key),

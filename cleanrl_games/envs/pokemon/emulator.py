@@ -6,11 +6,11 @@
     emulator.frame()                           # (160, 240, 3) uint8
     emulator.read(0x02000000, 256); emulator.write(...); state = emulator.save(); emulator.load(state)
 
-`libretro` is the core that comes inside the wheel of stable-retro, spoken to through its C interface; `libmgba` is the `mgba` package
-where the system has libmgba. Colours differ a little between the two (RGB565 against RGB888), so data of one is never mixed with the
-other's: `emulator.backend` says which it is. A libretro core keeps one game in global variables; every emulator therefore loads a copy of
-the library of its own, and as many as one likes live in one process.
-"""
+`libretro` is the core that comes inside the wheel of stable-retro, spoken to through its C interface; `libmgba` is the
+`mgba` package where the system has libmgba. Colours differ a little between the two (RGB565 against RGB888), so data of
+one is never mixed with the other's: `emulator.backend` says which it is. A libretro core keeps one game in global
+variables; every emulator therefore loads a copy of the library of its own, and as many as one likes live in one
+process."""
 
 import _ctypes
 import ctypes
@@ -34,7 +34,8 @@ MIN_ROM, MAX_ROM = 0xC0, 32 * 1024 * 1024
 
 
 def read_rom(path):
-    """→ (bytes, SHA-1) of a cartridge; anything that cannot be one is refused, because the core would run it silently."""
+    """→ (bytes, SHA-1) of a cartridge; anything that cannot be one is refused, because the core would run it
+    silently."""
     path = Path(path)
     if path.is_dir():
         raise ValueError(f"{path} is a folder; give the path of a .gba file.")
@@ -47,15 +48,23 @@ def read_rom(path):
     if len(rom) == 0:
         raise ValueError(f"The ROM {path} is empty; copy it again.")
     if len(rom) < MIN_ROM:
-        raise ValueError(f"The ROM {path} has {len(rom)} bytes, less than a GBA header (192); it is truncated or something else.")
+        raise ValueError(
+            f"The ROM {path} has {len(rom)} bytes, less than a GBA header (192); it is truncated or something else."
+        )
     if len(rom) > MAX_ROM:
-        raise ValueError(f"The ROM {path} has {len(rom):,} bytes; a GBA cartridge has at most {MAX_ROM:,}. It is not a GBA ROM.")
+        raise ValueError(
+            f"The ROM {path} has {len(rom):,} bytes; a GBA cartridge has at most {MAX_ROM:,}. It is not a GBA ROM."
+        )
     # 0x96 at 0xB2 is the one byte that every header has; the first word is a branch
     if rom[0xB2] != 0x96 or rom[3] != 0xEA:
-        raise ValueError(f"The ROM {path} has no GBA header (0x96 at offset 0xB2, a branch at 0); it is damaged or not a GBA ROM.")
+        raise ValueError(
+            f"The ROM {path} has no GBA header (0x96 at offset 0xB2, a branch at 0); it is damaged or not a GBA ROM."
+        )
     # dumps are cut to powers of two; homebrew may be any size below a megabyte
     if len(rom) >= 1 << 20 and len(rom) & (len(rom) - 1):
-        raise ValueError(f"The ROM {path} has {len(rom):,} bytes, which is no power of two: it is truncated. Dump or copy it again.")
+        raise ValueError(
+            f"The ROM {path} has {len(rom):,} bytes, which is no power of two: it is truncated. Dump or copy it again."
+        )
     return rom, hashlib.sha1(rom).hexdigest()
 
 
@@ -63,7 +72,9 @@ def libretro_core():
     """→ path of the core inside stable-retro. The package itself is not imported: it would load all its consoles."""
     spec = importlib.util.find_spec("stable_retro")
     if spec is None or not spec.submodule_search_locations:
-        raise RuntimeError("The backend 'libretro' needs stable-retro, which is not installed: pip install -r requirements.txt")
+        raise RuntimeError(
+            "The backend 'libretro' needs stable-retro, which is not installed: pip install -r requirements.txt"
+        )
     suffix = {"darwin": ".dylib", "win32": ".dll"}.get(sys.platform, ".so")
     path = Path(next(iter(spec.submodule_search_locations))) / "cores" / f"mgba_libretro{suffix}"
     if not path.exists():
@@ -72,7 +83,8 @@ def libretro_core():
 
 
 def choose_backend(backend):
-    """'auto' is the core from stable-retro, so that everybody gets the same colours; nothing is replaced behind one's back."""
+    """'auto' is the core from stable-retro, so that everybody gets the same colours; nothing is replaced behind one's
+    back."""
     if backend == "auto":
         return "libretro"
     if backend not in BACKENDS:
@@ -105,16 +117,20 @@ class Emulator:
 
     def load(self, state):
         """Back to a state of `save`. Run a frame before looking: a state has no picture."""
-        # versions, BIOS and cartridge of a state are its first 12 bytes; the core itself would load any bytes of the right length
+        # versions, BIOS and cartridge of a state are its first 12 bytes; the core itself would load any bytes of the
+        # right length
         if state[:12] != self.stamp:
-            raise ValueError(f"These {len(state):,} bytes are no save state of this ROM and this version of the mGBA core.")
+            raise ValueError(
+                f"These {len(state):,} bytes are no save state of this ROM and this version of the mGBA core."
+            )
         self.core.load(state)
 
     def _check_range(self, address, size):
         base = address & 0xFF000000
         if base not in RAM_REGIONS or size < 0 or address - base + size > RAM_REGIONS[base]:
             raise ValueError(
-                f"The address range {address:#010x}+{size} is not in the work RAM (0x02000000 to 0x0203ffff, 0x03000000 to 0x03007fff)."
+                f"The address range {address:#010x}+{size} is not in the work RAM (0x02000000 to 0x0203ffff, "
+                f"0x03000000 to 0x03007fff)."
             )
         return base, address - base
 
@@ -166,7 +182,12 @@ JOYPAD = [KEYS.get(name, 0) for name in "B - SELECT START UP DOWN LEFT RIGHT A -
 
 
 class GameInfo(ctypes.Structure):
-    _fields_ = (("path", ctypes.c_char_p), ("data", ctypes.c_char_p), ("size", ctypes.c_size_t), ("meta", ctypes.c_char_p))
+    _fields_ = (
+        ("path", ctypes.c_char_p),
+        ("data", ctypes.c_char_p),
+        ("size", ctypes.c_size_t),
+        ("meta", ctypes.c_char_p),
+    )
 
 
 class Variable(ctypes.Structure):
@@ -205,7 +226,9 @@ class Libretro:
     def __init__(self, rom, folder):
         library = folder / "core.so"
         shutil.copyfile(libretro_core(), library)  # dlopen shares a file it knows; a copy has its own globals
-        self.library = ctypes.CDLL(str(library), mode=os.RTLD_LOCAL | os.RTLD_NOW if hasattr(os, "RTLD_LOCAL") else ctypes.DEFAULT_MODE)
+        self.library = ctypes.CDLL(
+            str(library), mode=os.RTLD_LOCAL | os.RTLD_NOW if hasattr(os, "RTLD_LOCAL") else ctypes.DEFAULT_MODE
+        )
         self.folder, self.keys, self.regions, self.pixel_format = str(folder).encode(), 0, {}, 0
         self.frameskip, self.is_updated = b"0", False
         # ctypes frees callbacks nobody holds, and the core would call into nothing
@@ -225,12 +248,20 @@ class Libretro:
         if not self.library.retro_load_game(ctypes.byref(GameInfo(str(rom).encode(), data, len(data), None))):
             raise ValueError("The mGBA core refused the ROM: it is damaged or not a GBA ROM.")
         if self.pixel_format != PIXEL_FORMAT_RGB565:
-            raise RuntimeError(f"The mGBA core speaks pixel format {self.pixel_format}, RGB565 (2) was expected: use stable-retro 1.0.1.")
+            raise RuntimeError(
+                f"The mGBA core speaks pixel format {self.pixel_format}, RGB565 (2) was expected: use stable-retro "
+                f"1.0.1."
+            )
         missing = [hex(base) for base in RAM_REGIONS if base not in self.regions]
         if missing:
-            raise RuntimeError(f"The mGBA core did not say where its RAM is ({', '.join(missing)}): use stable-retro 1.0.1.")
+            raise RuntimeError(
+                f"The mGBA core did not say where its RAM is ({', '.join(missing)}): use stable-retro 1.0.1."
+            )
         self.library.retro_serialize_size.restype = ctypes.c_size_t
-        self.library.retro_serialize.argtypes = self.library.retro_unserialize.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+        self.library.retro_serialize.argtypes = self.library.retro_unserialize.argtypes = (
+            ctypes.c_void_p,
+            ctypes.c_size_t,
+        )
         self.library.retro_serialize.restype = self.library.retro_unserialize.restype = ctypes.c_bool
         self.retro_run, self.state_size = self.library.retro_run, self.library.retro_serialize_size()
 
@@ -276,8 +307,8 @@ class Libretro:
     def press(self, keys, hold, release):
         """Drawing is a third of the work, and a step shows its last frame only.
 
-        The core draws, then leaves out as many frames as it was told: told so for the first frame, it draws that one and the last; told
-        not to for the second, it draws everything again after that.
+        The core draws, then leaves out as many frames as it was told: told so for the first frame, it draws that one
+        and the last; told not to for the second, it draws everything again after that.
         """
         if hold + release < 4:
             self.run(hold, keys)
@@ -294,7 +325,9 @@ class Libretro:
 
     def frame(self):
         address, pitch = self.shown
-        rows = np.frombuffer((ctypes.c_char * (pitch * HEIGHT)).from_address(address), np.uint16).reshape(HEIGHT, pitch // 2)
+        rows = np.frombuffer((ctypes.c_char * (pitch * HEIGHT)).from_address(address), np.uint16).reshape(
+            HEIGHT, pitch // 2
+        )
         picture = np.empty((HEIGHT, WIDTH, 3), np.uint8)
         rgb565_to_rgb(rows, picture)
         return picture
@@ -306,12 +339,15 @@ class Libretro:
         return buffer.raw
 
     def load(self, state):
-        # This core forgets its sprites on a load and looks again only at those whose attributes (at 0xC00 of a state) change: a first
-        # load with others makes the second one change them all.
+        # This core forgets its sprites on a load and looks again only at those whose attributes (at 0xC00 of a state)
+        # change: a first load with others makes the second one change them all.
         changed = state[:0xC00] + bytes(byte ^ 255 for byte in state[0xC00:0x1000]) + state[0x1000:]
-        if len(state) != self.state_size or not all(self.library.retro_unserialize(data, len(data)) for data in (changed, state)):
+        if len(state) != self.state_size or not all(
+            self.library.retro_unserialize(data, len(data)) for data in (changed, state)
+        ):
             raise ValueError(
-                f"This save state ({len(state)} bytes) is not one of this ROM on the backend 'libretro' ({self.state_size} bytes)."
+                f"This save state ({len(state)} bytes) is not one of this ROM on the backend 'libretro' "
+                f"({self.state_size} bytes)."
             )
 
     def read(self, base, offset, size):
@@ -338,7 +374,8 @@ class LibMgba:
             from mgba._pylib import ffi, lib
         except ImportError as error:
             raise RuntimeError(
-                f"The backend 'libmgba' needs the package mgba (pip install mgba) and the system's libmgba (apt-get install libmgba0.10): {error}. "
+                f"The backend 'libmgba' needs the package mgba (pip install mgba) and the system's libmgba (apt-get "
+                f"install libmgba0.10): {error}. "
                 "The backend 'libretro' needs neither."
             ) from None
         mgba.log.silence()
@@ -367,7 +404,9 @@ class LibMgba:
         return bytes(self.ffi.buffer(self.core.save_raw_state()))
 
     def load(self, state):
-        if len(state) != self.core._core.stateSize(self.core._core) or not self.core.load_raw_state(self.ffi.from_buffer(state)):
+        if len(state) != self.core._core.stateSize(self.core._core) or not self.core.load_raw_state(
+            self.ffi.from_buffer(state)
+        ):
             raise ValueError(f"This save state ({len(state)} bytes) is not one of this ROM on the backend 'libmgba'.")
 
     def _block(self, base):

@@ -1,4 +1,5 @@
-"""`PokemonEnv`: a GBA cartridge as a gymnasium environment; observations are what the screen shows, rewards are milestones."""
+"""`PokemonEnv`: a GBA cartridge as a gymnasium environment; observations are what the screen shows, rewards are
+milestones."""
 
 import hashlib
 import warnings
@@ -22,7 +23,8 @@ KEPT_STATES = 64  # 400 kB each
 
 
 def identify(rom, sha1, path):
-    """→ reader of this cartridge. A damaged copy of a known one is refused: the core would run it and die somewhere on the way."""
+    """→ reader of this cartridge. A damaged copy of a known one is refused: the core would run it and die somewhere on
+    the way."""
     if sha1 == QUEST_SHA1:
         return QuestReader
     if sha1 == EMERALD_SHA1:
@@ -30,13 +32,18 @@ def identify(rom, sha1, path):
     title = rom[0xA0:0xAC]
     if title.startswith(b"EMBERQUEST"):
         raise ValueError(
-            f"{path} is the quest, but its SHA-1 is {sha1} instead of {QUEST_SHA1}: it is damaged, or built from other sources "
+            f"{path} is the quest, but its SHA-1 is {sha1} instead of {QUEST_SHA1}: it is damaged, or built from "
+            f"other sources "
             "(`make` in the quest's folder records the hash of what it builds)."
         )
     if rom[0xAC:0xB0] == b"BPEE" and len(rom) != EMERALD_SIZE:
-        raise ValueError(f"{path} calls itself Emerald (BPEE) but has {len(rom):,} bytes instead of {EMERALD_SIZE:,}: it is truncated.")
+        raise ValueError(
+            f"{path} calls itself Emerald (BPEE) but has {len(rom):,} bytes instead of {EMERALD_SIZE:,}: it is "
+            f"truncated."
+        )
     warnings.warn(
-        f"{path} (SHA-1 {sha1}) is neither the quest nor the US Emerald ({EMERALD_SHA1}): it runs, but there are no milestones and no reward.",
+        f"{path} (SHA-1 {sha1}) is neither the quest nor the US Emerald ({EMERALD_SHA1}): it runs, but there are no "
+        f"milestones and no reward.",
         stacklevel=3,
     )
     return UnknownReader
@@ -48,15 +55,18 @@ class PokemonEnv(gym.Env):
     timing      fast | normal | slow, or (frames held, frames released). Default: fast for the quest, normal for others
     max_steps   truncates; 0 never does
     quest_seeds of which worlds `reset` draws one; `reset(options={"quest_seed": 7})` asks for one
-    compass     the quest's needle in the top bar: none (the game itself tells the way), bearing (straight to the goal), path (the next step)
+    compass     the quest's needle in the top bar: none (the game itself tells the way), bearing (straight to the goal),
+      path (the next step)
     start_state bytes of `save_state()` or a file of them: where an episode of a cartridge other than the quest starts
-    start_states  a folder of such files (*.state): `reset` draws one, `reset(options={"start": name})` asks for one by its file's name
+    start_states  a folder of such files (*.state): `reset` draws one, `reset(options={"start": name})` asks for one by
+    its file's name
     backend     auto | libretro | libmgba, see emulator.py
     """
 
     metadata = {"render_modes": ["rgb_array", "human"], "render_fps": 30}  # noqa: RUF012  (gymnasium's own convention)
 
-    def __init__(self, rom_path=None, timing=None, max_steps=600, render_mode=None, quest_seeds=None, start_state=None, backend="auto", compass="none",
+    def __init__(self, rom_path=None, timing=None, max_steps=600, render_mode=None, quest_seeds=None, start_state=None,
+        backend="auto", compass="none",
                  start_states=None):  # fmt: skip
         if compass not in COMPASSES:
             raise ValueError(f"There is no compass {compass!r}; choose one of {', '.join(COMPASSES)}.")
@@ -68,7 +78,9 @@ class PokemonEnv(gym.Env):
         self.hold, self.release = self._timing(timing or ("fast" if reader is QuestReader else "normal"))
         self.quest_seeds = list(range(QUEST_SEEDS)) if quest_seeds is None else [int(seed) for seed in quest_seeds]
         if not self.quest_seeds or not all(0 <= seed < QUEST_SEEDS for seed in self.quest_seeds):
-            raise ValueError(f"quest_seeds should be at least one whole number from 0 to {QUEST_SEEDS - 1}, found {quest_seeds!r}.")
+            raise ValueError(
+                f"quest_seeds should be at least one whole number from 0 to {QUEST_SEEDS - 1}, found {quest_seeds!r}."
+            )
         self.max_steps, self.render_mode, self.compass = max_steps, render_mode, compass
         self.observation_space = gym.spaces.Box(0, 255, (HEIGHT, WIDTH, 3), np.uint8)
         self.action_space = gym.spaces.Discrete(len(ACTIONS))
@@ -96,7 +108,9 @@ class PokemonEnv(gym.Env):
         else:
             paths = sorted(Path(start_states).glob("*.state"))
             if not paths:
-                raise ValueError(f"The folder {start_states} has no save states (*.state): make them with save_state().")
+                raise ValueError(
+                    f"The folder {start_states} has no save states (*.state): make them with save_state()."
+                )
         starts = {"": start_state} if not paths else {}
         for path in paths:
             if not path.is_file():
@@ -120,7 +134,8 @@ class PokemonEnv(gym.Env):
         if isinstance(timing, str):
             if timing not in TIMINGS:
                 raise ValueError(
-                    f"There is no timing {timing!r}; choose one of {', '.join(TIMINGS)} or give (frames held, frames released)."
+                    f"There is no timing {timing!r}; choose one of {', '.join(TIMINGS)} or give (frames held, frames "
+                    f"released)."
                 )
             return TIMINGS[timing]
         hold, release = timing
@@ -159,7 +174,9 @@ class PokemonEnv(gym.Env):
         else:
             self.start = options.get("start", str(self.np_random.choice(list(self.starts))))
             if self.start not in self.starts:
-                raise ValueError(f"There is no start state {self.start!r}; there are {', '.join(map(repr, self.starts))}.")
+                raise ValueError(
+                    f"There is no start state {self.start!r}; there are {', '.join(map(repr, self.starts))}."
+                )
             self.emulator.load(self.starts[self.start])
         # a loaded state has no picture before its next frame
         self.emulator.run(1)
@@ -171,7 +188,9 @@ class PokemonEnv(gym.Env):
 
     def step(self, action):
         if not 0 <= action < len(ACTIONS):
-            raise ValueError(f"An action is a whole number from 0 to {len(ACTIONS) - 1} ({' '.join(ACTIONS)}), found {action!r}.")
+            raise ValueError(
+                f"An action is a whole number from 0 to {len(ACTIONS) - 1} ({' '.join(ACTIONS)}), found {action!r}."
+            )
         self.emulator.press(ACTION_KEYS[action], self.hold, self.release)
         bits = self.reader.reached(self.bits)
         reward = float((bits & ~self.bits).bit_count())
@@ -212,7 +231,9 @@ class PokemonEnv(gym.Env):
             try:
                 import pygame
             except ImportError:
-                raise RuntimeError('render_mode="human" opens a window with pygame, which is not installed: pip install pygame') from None
+                raise RuntimeError(
+                    'render_mode="human" opens a window with pygame, which is not installed: pip install pygame'
+                ) from None
             pygame.display.init()
             pygame.display.set_caption("cleanrl_games: pokemon")
             self.window = pygame, pygame.display.set_mode((3 * WIDTH, 3 * HEIGHT)), pygame.time.Clock()

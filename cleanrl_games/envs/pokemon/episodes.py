@@ -1,17 +1,18 @@
 """Episode files: one played episode as an .npz that anybody may have made, so nothing in it is believed unchecked.
 
     write_episode(path, recording, meta)      # a Recording, whole or not at all
-    episode = read_episode(path)              # everything but the pixels, checked rule by rule; EpisodeError names file and reason
+    episode = read_episode(path)              # everything but the pixels, checked rule by rule; EpisodeError names file
+      and reason
     for frames in read_frames(path): ...      # the pixels, a few at a time: an episode never has to fit into memory
     episodes = load_episodes(folder)          # all of a folder, of one game and one emulator backend
 
-Keys: `observations` (T or T + 1, 160, 240, 3) u8, `actions` i32 (what the expert says, the label), `executed_actions` i32 (what was
-pressed, if that differs), `rewards` f32, `dones` or `terminated` and `truncated`, `infos_json`, `episode_return`, `episode_length`,
-`meta_json`. An observation is stored once: the next one is at index + 1.
+Keys: `observations` (T or T + 1, 160, 240, 3) u8, `actions` i32 (what the expert says, the label), `executed_actions`
+i32 (what was pressed, if that differs), `rewards` f32, `dones` or `terminated` and `truncated`, `infos_json`,
+`episode_return`, `episode_length`, `meta_json`. An observation is stored once: the next one is at index + 1.
 
-A file with neither `infos_json` nor `meta_json` is in the format of the public guide (`observations, actions, rewards, dones, episode_return,
-episode_length`). It is read as it is; what it does not say is taken for granted, and `load_episodes` says what that was.
-"""
+A file with neither `infos_json` nor `meta_json` is in the format of the public guide (`observations, actions, rewards,
+dones, episode_return, episode_length`). It is read as it is; what it does not say is taken for granted, and
+`load_episodes` says what that was."""
 
 import dataclasses
 import hashlib
@@ -38,7 +39,17 @@ MAX_STEPS = 1_000_000  # 41 hours of play; what claims more is no episode
 MAX_META, MAX_INFO = 100_000, 16_000  # letters of text that are unpacked: of the description, of the info of one step
 MAX_TIMING = 600  # frames: ten seconds
 # zipfile and numpy stumble over bytes that only look like an archive in all these ways
-UNREADABLE = (OSError, EOFError, zipfile.BadZipFile, zlib.error, struct.error, ValueError, RuntimeError, NotImplementedError, SyntaxError)
+UNREADABLE = (
+    OSError,
+    EOFError,
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    ValueError,
+    RuntimeError,
+    NotImplementedError,
+    SyntaxError,
+)
 
 
 class EpisodeError(ValueError):
@@ -96,7 +107,7 @@ class Episode:
         return self.meta.get("quest_seed")
 
 
-# --------------------------------------------------------------------------------------------------------------- writing
+# -------------------------------------------------------------------------------------------------------------- writing
 
 
 def describe(env, **more):
@@ -128,7 +139,8 @@ def to_arrays(recording, meta):
 
 
 def write_arrays(path, arrays, level=1):
-    """What np.savez_compressed does, at a level of compression that keeps up with an emulator (level 6 takes three times as long)."""
+    """What np.savez_compressed does, at a level of compression that keeps up with an emulator (level 6 takes three
+    times as long)."""
 
     def write(temporary):
         with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=level) as file:
@@ -148,7 +160,7 @@ def write_episode(path, recording, meta, level=1):
     write_arrays(path, to_arrays(recording, meta), level)
 
 
-# --------------------------------------------------------------------------------------------------------------- reading
+# -------------------------------------------------------------------------------------------------------------- reading
 
 
 def read_header(stream):
@@ -208,9 +220,14 @@ class Archive:
         except UNREADABLE as error:
             self.fail(f"the array {name!r} is damaged ({first_line(error)}).")
         if dtype.hasobject:
-            self.fail(f"the array {name!r} holds Python objects, which are never unpickled. Store text as JSON in a unicode array.")
+            self.fail(
+                f"the array {name!r} holds Python objects, which are never unpickled. Store text as JSON in a unicode "
+                f"array."
+            )
         if math.prod(shape) * dtype.itemsize != info.file_size - offset:
-            self.fail(f"the array {name!r} claims the shape {shape} of {dtype}, but has {info.file_size - offset:,} bytes.")
+            self.fail(
+                f"the array {name!r} claims the shape {shape} of {dtype}, but has {info.file_size - offset:,} bytes."
+            )
         return shape, dtype, offset
 
     def read(self, name, kinds, shape=None, most=MAX_STEPS):
@@ -231,11 +248,15 @@ class Archive:
             self.fail(f"the array {name!r} is damaged ({first_line(error)}).")
 
     def read_json(self, name, most):
-        """→ what a text says. `most` letters are unpacked at the most: a few kilobytes of zeros can be a gigabyte of text."""
+        """→ what a text says. `most` letters are unpacked at the most: a few kilobytes of zeros can be a gigabyte of
+        text."""
         shape, dtype, _ = self.header(name)
         found = math.prod(shape) * dtype.itemsize // 4
         if found > most:
-            self.fail(f"the text {name!r} has {found:,} letters; {most:,} are the most that an episode of its length can have.")
+            self.fail(
+                f"the text {name!r} has {found:,} letters; {most:,} are the most that an episode of its length can "
+                f"have."
+            )
         array = self.read(name, "U")
         texts = [str(text) for text in array.ravel()]
         try:
@@ -245,7 +266,13 @@ class Archive:
         return values if array.ndim else values[0]
 
 
-KINDS = {"i": "whole numbers", "u": "unsigned whole numbers", "f": "floating-point numbers", "b": "booleans", "U": "unicode text"}
+KINDS = {
+    "i": "whole numbers",
+    "u": "unsigned whole numbers",
+    "f": "floating-point numbers",
+    "b": "booleans",
+    "U": "unicode text",
+}
 
 
 def check_actions(archive, name, steps):
@@ -253,20 +280,24 @@ def check_actions(archive, name, steps):
     wrong = np.flatnonzero((actions < 0) | (actions >= len(ACTIONS)))
     if len(wrong):
         archive.fail(
-            f"{name!r} has the action {actions[wrong[0]]} at step {wrong[0]}; actions are 0 to {len(ACTIONS) - 1} ({' '.join(ACTIONS)})."
+            f"{name!r} has the action {actions[wrong[0]]} at step {wrong[0]}; actions are 0 to {len(ACTIONS) - 1} "
+            f"({' '.join(ACTIONS)})."
         )
     return actions.astype(np.int64)
 
 
 def check_ends(archive, steps):
-    """→ terminated, truncated (T,). A file with `dones` only does not tell which it was: an end with all done is termination."""
+    """→ terminated, truncated (T,). A file with `dones` only does not tell which it was: an end with all done is
+    termination."""
     names = [name for name in ("dones", "terminated", "truncated") if name in archive.members]
     if "dones" not in names and names != ["terminated", "truncated"]:
         archive.fail("it has neither 'dones' nor both of 'terminated' and 'truncated'.")
     found = {name: archive.read(name, "biu", (steps,)).astype(bool) for name in names}
     for name, flags in found.items():
         if flags[:-1].any():
-            archive.fail(f"{name!r} says the episode ended at step {int(flags[:-1].argmax())}, but {steps} steps are recorded.")
+            archive.fail(
+                f"{name!r} says the episode ended at step {int(flags[:-1].argmax())}, but {steps} steps are recorded."
+            )
     if "terminated" in found and "truncated" in found:
         if "dones" in found and found["dones"][-1] != (found["terminated"] | found["truncated"])[-1]:
             archive.fail("'dones' says something else about the last step than 'terminated' and 'truncated'.")
@@ -290,12 +321,18 @@ def check_meta(archive):
             archive.fail(f"'meta_json' should have {name!r} as a {kind.__name__}, found {meta.get(name)!r}.")
     for name in ("hold", "release"):
         if not is_whole_number(meta.get(name), 1, MAX_TIMING):
-            archive.fail(f"'meta_json' should have {name!r} as a whole number from 1 to {MAX_TIMING}, found {meta.get(name)!r}.")
+            archive.fail(
+                f"'meta_json' should have {name!r} as a whole number from 1 to {MAX_TIMING}, found {meta.get(name)!r}."
+            )
     if meta.get("quest_seed") is not None and not is_whole_number(meta["quest_seed"], 0, QUEST_SEEDS - 1):
-        archive.fail(f"'meta_json' should have 'quest_seed' as a whole number from 0 to {QUEST_SEEDS - 1}, found {meta['quest_seed']!r}.")
+        archive.fail(
+            f"'meta_json' should have 'quest_seed' as a whole number from 0 to {QUEST_SEEDS - 1}, found "
+            f"{meta['quest_seed']!r}."
+        )
     if meta["action_names"] != list(ACTIONS):
         archive.fail(
-            f"its actions are {' '.join(map(str, meta['action_names']))}, not {' '.join(ACTIONS)}: the numbers mean other buttons."
+            f"its actions are {' '.join(map(str, meta['action_names']))}, not {' '.join(ACTIONS)}: the numbers mean "
+            f"other buttons."
         )
     return meta
 
@@ -313,7 +350,11 @@ def check_numbers(archive, name, shape):
 
 def check_infos(archive, steps):
     infos = archive.read_json("infos_json", MAX_INFO * (steps + 1))
-    if not isinstance(infos, list) or len(infos) not in (steps, steps + 1) or not all(isinstance(info, dict) for info in infos):
+    if (
+        not isinstance(infos, list)
+        or len(infos) not in (steps, steps + 1)
+        or not all(isinstance(info, dict) for info in infos)
+    ):
         archive.fail(f"'infos_json' should be a list of {steps} JSON objects.")
     return infos
 
@@ -335,7 +376,9 @@ def read_episode(path):
         if shape[0] not in (steps, steps + 1):
             archive.fail(f"it has {shape[0]} observations for {steps} actions; {steps} or {steps + 1} would fit.")
         actions = check_actions(archive, "actions", steps)
-        executed = check_actions(archive, "executed_actions", steps) if "executed_actions" in archive.members else actions
+        executed = (
+            check_actions(archive, "executed_actions", steps) if "executed_actions" in archive.members else actions
+        )
         rewards = check_numbers(archive, "rewards", (steps,))
         terminated, truncated = check_ends(archive, steps)
         said = int(archive.read("episode_length", "iu", ()))
@@ -379,7 +422,9 @@ def find_episodes(folder):
     """→ paths of the .npz files of a folder, in order"""
     folder = Path(folder)
     if not folder.is_dir():
-        raise EpisodeError(f"There is no folder {folder}: collect episodes with tools/collect_expert_data.py, or give the right one.")
+        raise EpisodeError(
+            f"There is no folder {folder}: collect episodes with tools/collect_expert_data.py, or give the right one."
+        )
     paths = sorted(path for path in folder.glob("*.npz") if not path.name.startswith("."))
     if not paths:
         raise EpisodeError(f"The folder {folder} has no .npz episodes: collect some with tools/collect_expert_data.py.")
@@ -387,14 +432,16 @@ def find_episodes(folder):
 
 
 def same_kind(episodes):
-    """Pixels of two emulator backends or two ROMs, or buttons held for another time, do not belong into one training set."""
+    """Pixels of two emulator backends or two ROMs, or buttons held for another time, do not belong into one training
+    set."""
     described = [episode for episode in episodes if episode.is_described]
     for episode in described:
         first = described[0]
         for name in ("backend", "rom_sha1", "hold", "release"):
             if episode.meta[name] != first.meta[name]:
                 raise EpisodeError(
-                    f"{episode.path}: its {name} is {episode.meta[name]!r}, that of {first.path} is {first.meta[name]!r}: keep such data apart."
+                    f"{episode.path}: its {name} is {episode.meta[name]!r}, that of {first.path} is "
+                    f"{first.meta[name]!r}: keep such data apart."
                 )
 
 
@@ -417,8 +464,10 @@ def load_episodes(folder, skip_bad=False):
     undescribed = sum(not episode.is_described for episode in episodes)
     if undescribed:
         print(
-            f"{undescribed} of {len(episodes)} episodes in {folder} are in the public guide's format, without metadata. Taken for granted: "
-            f"buttons in the order {' '.join(ACTIONS)}, pressed as labelled, and emulator, ROM and timing of this run; 'dones' at the end "
+            f"{undescribed} of {len(episodes)} episodes in {folder} are in the public guide's format, without "
+            f"metadata. Taken for granted: "
+            f"buttons in the order {' '.join(ACTIONS)}, pressed as labelled, and emulator, ROM and timing of this "
+            f"run; 'dones' at the end "
             "means that the game was finished.",
             flush=True,
         )

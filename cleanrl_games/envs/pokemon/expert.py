@@ -7,7 +7,8 @@
 
 It keeps nothing between calls, so it can be asked in any state (a student's, say) and answers for that one.
 
-    python -m cleanrl_games.envs.pokemon.expert [--worlds 256] [--random] [--max-steps 400]    # how far it gets, or chance does
+    python -m cleanrl_games.envs.pokemon.expert [--worlds 256] [--random] [--max-steps 400]    # how far it gets, or
+      chance does
 """
 
 import argparse
@@ -29,8 +30,8 @@ WALK, BATTLE_MENU, MAP = 1, 3, 6
 
 
 def first_action(tiles, people, start, goal, avoid_grass, shown=None):
-    """→ the first action of a cheapest way from start to goal (which may be solid: then up to it), None if there is none.
-    Of equally good ones it is the one that the compass on the screen shows: a student can see that reason."""
+    """→ the first action of a cheapest way from start to goal (which may be solid: then up to it), None if there is
+    none. Of equally good ones it is the one that the compass on the screen shows: a student can see that reason."""
     solid = {(x, y) for _, x, y in people}
 
     def price(place):
@@ -92,12 +93,15 @@ class QuestExpert:
         shown = ACTIONS.index(way.upper()) if way else straight(dx, dy)
         action = first_action(reader.tiles(), people, here, goal, not seeks_grass, shown)
         if action is None:
-            raise RuntimeError(f"The expert sees no way from {here} to {goal} on map {ram['map']} of world {ram['seed']}.")
+            raise RuntimeError(
+                f"The expert sees no way from {here} to {goal} on map {ram['map']} of world {ram['seed']}."
+            )
         return action
 
     def _fight(self, ram, blow):
-        """Runs from a shade. Takes the tonic when the next blow could be the last one and its own would not be. Otherwise the move that
-        hurts: its element's against what that beats and against plain creatures, a tackle against the others."""
+        """Runs from a shade. Takes the tonic when the next blow could be the last one and its own would not be.
+        Otherwise the move that hurts: its element's against what that beats and against plain creatures, a tackle
+        against the others."""
         enemy, own = ELEMENTS[ram["enemy_element"]], ELEMENTS[ram["starter"]]
         strong = BEATS[own] == enemy
         move, least = (ELEMENT_MOVE, 12 if strong else 8) if strong or enemy == "plain" else (TACKLE, 6)
@@ -135,10 +139,14 @@ def main():
         milestones.append(info["milestones_reached"])
         losses.append(info["losses"])
     env.close()
-    print(f"{'random' if args.random else 'expert'}: {sum(finished)} of {args.worlds} worlds finished within {args.max_steps} steps")
+    print(
+        f"{'random' if args.random else 'expert'}: {sum(finished)} of {args.worlds} worlds finished within "
+        f"{args.max_steps} steps"
+    )
     print(f"steps: mean {np.mean(steps):.1f}, from {min(steps)} to {max(steps)}; battles lost: {sum(losses)}")
     print(
-        f"milestones: mean {np.mean(milestones):.2f} of {len(env.milestones)} ({np.mean(milestones) / len(env.milestones):.1%}), most {max(milestones)}"
+        f"milestones: mean {np.mean(milestones):.2f} of {len(env.milestones)} "
+        f"({np.mean(milestones) / len(env.milestones):.1%}), most {max(milestones)}"
     )
 
 

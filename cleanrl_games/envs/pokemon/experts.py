@@ -2,14 +2,16 @@
 
     expert = load_expert("scripted")                            # plays the quest, reads RAM
     expert = load_expert("my_agents:choose", timeout=60)        # choose(observation, info) → 0 … 9
-    expert = load_expert("my_agents:Agent")                     # a class: one object per emulator; reset() at the start of an episode
-    expert = load_expert("milestones:my_agents")                # my_agents.route_101(observation, info) until ROUTE_101 is reached, and so on
+    expert = load_expert("my_agents:Agent")                     # a class: one object per emulator; reset() at the start
+      of an episode
+    expert = load_expert("milestones:my_agents")                # my_agents.route_101(observation, info) until ROUTE_101
+      is reached, and so on
     answers = ask_all(experts, envs, observations, infos)       # all at once; an answer is an action or an ExpertError
 
-Callables are asked in threads, those of all emulators at the same time: a language model that takes two seconds takes two seconds for all
-of them. One that does not answer in time is left behind. A callable with `cache_by_state = True` is asked once per screen and
-place: the answer is kept. A callable may count what it costs in a dict `cost` ({"tokens": 1200}); the sums are in the metrics.
-"""
+Callables are asked in threads, those of all emulators at the same time: a language model that takes two seconds takes
+two seconds for all of them. One that does not answer in time is left behind. A callable with `cache_by_state = True` is
+asked once per screen and place: the answer is kept. A callable may count what it costs in a dict `cost` ({"tokens":
+1200}); the sums are in the metrics."""
 
 import collections
 import concurrent.futures
@@ -58,7 +60,9 @@ def check_action(name, action):
     except (TypeError, ValueError):
         is_action = False
     if not is_action:
-        raise ExpertError(f"The expert {name} answered {action!r}; an action is a whole number from 0 to {len(ACTIONS) - 1}.")
+        raise ExpertError(
+            f"The expert {name} answered {action!r}; an action is a whole number from 0 to {len(ACTIONS) - 1}."
+        )
     return int(action)
 
 
@@ -111,7 +115,9 @@ class Called:
             action = answer.result(max(deadline - time.monotonic(), 0.0))
         except concurrent.futures.TimeoutError:
             if not answer.done():
-                raise ExpertError(f"The expert {self.name} gave no answer within {self.timeout:g} s (--expert-timeout).") from None
+                raise ExpertError(
+                    f"The expert {self.name} gave no answer within {self.timeout:g} s (--expert-timeout)."
+                ) from None
             raise ExpertError(f"The expert {self.name} failed: {answer.exception()!r}") from answer.exception()
         except Exception as error:
             raise ExpertError(f"The expert {self.name} failed: {type(error).__name__}: {error}") from error
@@ -150,7 +156,9 @@ class PerMilestone:
         goal = next((name.lower() for name, reached in info["milestones"].items() if not reached), "default")
         expert = self.experts.get(goal, self.experts.get("default"))
         if expert is None:
-            raise ExpertError(f"The module {self.name} has neither {goal!r} nor 'default': write the one that is missing.")
+            raise ExpertError(
+                f"The module {self.name} has neither {goal!r} nor 'default': write the one that is missing."
+            )
         return expert
 
     def ask(self, env, observation, info):
@@ -161,8 +169,8 @@ class PerMilestone:
 
 
 def ask_all(experts, envs, observations, infos, timeout=60.0):
-    """→ for each an action, or the ExpertError that says why there is none. All are asked before any is waited for, and one bound on
-    waiting holds for all of them together."""
+    """→ for each an action, or the ExpertError that says why there is none. All are asked before any is waited for, and
+    one bound on waiting holds for all of them together."""
     deadline, waiting = time.monotonic() + timeout, []
     for expert, env, observation, info in zip(experts, envs, observations, infos):
         try:
@@ -186,7 +194,9 @@ def import_module(name, spec=None):
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise BadInput(f"The expert {spec or name} cannot be imported: {error}. Give module:callable, importable from here.") from None
+        raise BadInput(
+            f"The expert {spec or name} cannot be imported: {error}. Give module:callable, importable from here."
+        ) from None
 
 
 def find_callable(spec):

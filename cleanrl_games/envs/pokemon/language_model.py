@@ -1,8 +1,8 @@
 """A language model as expert, at any address that speaks OpenAI's chat format. Copy it and write your own prompt.
 
 export LLM_URL=http://127.0.0.1:8000/v1 LLM_MODEL=my-model     # and LLM_KEY, if the address wants one
-python cleanrl_games/bc_pokemon_impala.py --expert cleanrl_games.envs.pokemon.language_model:Agent --expert-timeout 30 --dagger-rounds 5
-"""
+python cleanrl_games/bc_pokemon_impala.py --expert cleanrl_games.envs.pokemon.language_model:Agent --expert-timeout 30
+--dagger-rounds 5"""
 
 import base64
 import io
@@ -24,18 +24,25 @@ class Agent:
     def __init__(self):
         self.url, self.model, self.key = (os.environ.get(name, "") for name in ("LLM_URL", "LLM_MODEL", "LLM_KEY"))
         if not self.url or not self.model:
-            raise RuntimeError("Set LLM_URL to the address of an OpenAI-compatible server (ending in /v1) and LLM_MODEL to its model.")
+            raise RuntimeError(
+                "Set LLM_URL to the address of an OpenAI-compatible server (ending in /v1) and LLM_MODEL to its model."
+            )
         self.cost = {"tokens": 0}
 
     def __call__(self, observation, info):
         picture = io.BytesIO()
         Image.fromarray(observation).save(picture, "PNG")
         image = f"data:image/png;base64,{base64.b64encode(picture.getvalue()).decode()}"
-        content = [{"type": "text", "text": json.dumps(info, default=str)}, {"type": "image_url", "image_url": {"url": image}}]
+        content = [
+            {"type": "text", "text": json.dumps(info, default=str)},
+            {"type": "image_url", "image_url": {"url": image}},
+        ]
         messages = [{"role": "system", "content": PROMPT}, {"role": "user", "content": content}]
         body = json.dumps({"model": self.model, "messages": messages, "max_tokens": 10}).encode()
         headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self.key}"} if self.key else {})
-        with urllib.request.urlopen(urllib.request.Request(f"{self.url.rstrip('/')}/chat/completions", body, headers)) as reply:
+        with urllib.request.urlopen(
+            urllib.request.Request(f"{self.url.rstrip('/')}/chat/completions", body, headers)
+        ) as reply:
             answer = json.load(reply)
         self.cost["tokens"] += answer.get("usage", {}).get("total_tokens", 0)
         word = re.search(r"\b(" + "|".join(ACTIONS) + r")\b", answer["choices"][0]["message"]["content"].upper())

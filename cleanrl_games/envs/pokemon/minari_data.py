@@ -1,7 +1,8 @@
-"""Episodes to and from Minari datasets, without loss: raw pixels (Minari's default is JPEG), labels and all that infos say.
+"""Episodes to and from Minari datasets, without loss: raw pixels (Minari's default is JPEG), labels and all that infos
+say.
 
-Minari's actions are the buttons that were pressed, so that its transitions are the game's; the expert's own choice is in
-infos["expert_action"], an info in infos["json"], what the episode is about in the episode's metadata.
+Minari's actions are the buttons that were pressed, so that its transitions are the game's; the expert's own choice is
+in infos["expert_action"], an info in infos["json"], what the episode is about in the episode's metadata.
 """
 
 import json
@@ -25,7 +26,9 @@ def export_episodes(paths, dataset_id):
         episode = read_episode(path)
         frames = np.concatenate(list(read_frames(path)))
         if len(frames) == len(episode):
-            raise EpisodeError(f"{path}: Minari wants the observation after the last action, which this file does not have.")
+            raise EpisodeError(
+                f"{path}: Minari wants the observation after the last action, which this file does not have."
+            )
         buffer = EpisodeBuffer(
             id=number,
             observations=frames,
@@ -33,7 +36,10 @@ def export_episodes(paths, dataset_id):
             rewards=episode.rewards,
             terminations=episode.terminated,
             truncations=episode.truncated,
-            infos={"expert_action": episode.actions, "json": [json.dumps(info, separators=(",", ":")) for info in episode.infos]},
+            infos={
+                "expert_action": episode.actions,
+                "json": [json.dumps(info, separators=(",", ":")) for info in episode.infos],
+            },
         )
         if dataset is None:
             with warnings.catch_warnings():
@@ -60,16 +66,22 @@ def import_episodes(dataset_id, folder, name):
     try:
         dataset = minari.load_dataset(dataset_id)
     except FileNotFoundError:
-        raise EpisodeError(f"There is no Minari dataset {dataset_id!r} here; `minari list local` shows those that are.") from None
+        raise EpisodeError(
+            f"There is no Minari dataset {dataset_id!r} here; `minari list local` shows those that are."
+        ) from None
     if dataset.storage.jpeg_encoding:
-        raise EpisodeError(f"The Minari dataset {dataset_id!r} holds JPEG pictures, which are not what the game showed: export it again.")
+        raise EpisodeError(
+            f"The Minari dataset {dataset_id!r} holds JPEG pictures, which are not what the game showed: export it "
+            f"again."
+        )
     paths = []
     folder.mkdir(parents=True, exist_ok=True)
     for episode in dataset.iterate_episodes():
         (metadata,) = dataset.storage.get_episode_metadata([episode.id])
         if "meta_json" not in metadata or "expert_action" not in episode.infos or "json" not in episode.infos:
             raise EpisodeError(
-                f"Episode {episode.id} of {dataset_id!r} does not say which ROM and emulator it is from: only datasets that were exported "
+                f"Episode {episode.id} of {dataset_id!r} does not say which ROM and emulator it is from: only "
+                f"datasets that were exported "
                 "here can be imported."
             )
         infos = [json.loads(text) for text in episode.infos["json"]]

@@ -22,7 +22,9 @@ def save_gif(path, frames, milliseconds=60, every=1, width=240):
     palette = Image.fromarray(sample).quantize(COLOURS, dither=Image.Dither.NONE)
     size = width, width * frames[0].shape[0] // frames[0].shape[1]
     pictures = [
-        Image.fromarray(frame).resize(size, Image.Resampling.NEAREST).quantize(palette=palette, dither=Image.Dither.NONE)
+        Image.fromarray(frame)
+        .resize(size, Image.Resampling.NEAREST)
+        .quantize(palette=palette, dither=Image.Dither.NONE)
         for frame in frames
     ]
     write_atomically(

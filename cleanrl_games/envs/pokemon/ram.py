@@ -1,8 +1,8 @@
 """What the quest's RAM means. emerald.py has the same for Emerald.
 
-A reader is made for an emulator and has `milestones` (names, in order), `reached(before)` → bits of those that RAM shows right now,
-`reached_at_start()` → the same when an episode begins, and `info()` → what `info` of the environment adds. The quest's bytes are described
-in docs/pokemon_env.md.
+A reader is made for an emulator and has `milestones` (names, in order), `reached(before)` → bits of those that RAM
+shows right now, `reached_at_start()` → the same when an episode begins, and `info()` → what `info` of the environment
+adds. The quest's bytes are described in docs/pokemon_env.md.
 """
 
 import struct
@@ -14,8 +14,10 @@ QUEST_MAGIC = b"QST1"
 MAP_SIZE = 32
 TILES_AT = 0x100
 QUEST_FIELDS = (
-    *"magic version seed mode map x y facing moving milestones objective starter hp max_hp enemy enemy_element enemy_hp enemy_max_hp".split(),
-    *"cursor tonics talked_to_mother leader_element target_x target_y width height grass_steps losses frames rng".split(),
+    *"magic version seed mode map x y facing moving milestones objective".split(),
+    *"starter hp max_hp enemy enemy_element enemy_hp enemy_max_hp".split(),
+    *"cursor tonics talked_to_mother leader_element target_x target_y width height".split(),
+    *"grass_steps losses frames rng".split(),
 )
 QUEST_FORMAT = struct.Struct("<4s8BH18BII")
 NUM_PEOPLE, PEOPLE_AT, WAY_AT, COMPASS_AT = 8, 0x28, 0x48, 0x49
@@ -28,13 +30,36 @@ FACINGS = ("down", "up", "left", "right")
 QUEST_MAPS = ("home", "emberly", "lab", "gold_house", "route_1", "glow_wood", "highmoor", "gym", "green_house")
 ELEMENTS = ("none", "fire", "water", "leaf", "plain", "shade")
 QUEST_OBJECTIVES = (
-    *("", "talk to mother", "go outside", "go to the blue lab", "take the red orb", "take the blue orb", "take the green orb"),
-    *("beat Rex in the lab", "get the pass under the golden roof", "to Route 1", "search the tall grass", "beat the scout"),
+    *(
+        "",
+        "talk to mother",
+        "go outside",
+        "go to the blue lab",
+        "take the red orb",
+        "take the blue orb",
+        "take the green orb",
+    ),
+    *(
+        "beat Rex in the lab",
+        "get the pass under the golden roof",
+        "to Route 1",
+        "search the tall grass",
+        "beat the scout",
+    ),
     *("to Glow Wood", "find the star charm", "to Highmoor", "go into the gym", "beat leader Onyxa"),
     "get the pass under the green roof",
 )
 QUEST_MILESTONES = (
-    *("LEFT_HOME", "LAB_ENTERED", "STARTER_CHOSEN", "RIVAL_BEATEN", "PASS_RECEIVED", "ROUTE_ENTERED", "WILD_BEATEN", "SCOUT_BEATEN"),
+    *(
+        "LEFT_HOME",
+        "LAB_ENTERED",
+        "STARTER_CHOSEN",
+        "RIVAL_BEATEN",
+        "PASS_RECEIVED",
+        "ROUTE_ENTERED",
+        "WILD_BEATEN",
+        "SCOUT_BEATEN",
+    ),
     *("FOREST_ENTERED", "CHARM_FOUND", "HIGHMOOR_REACHED", "GYM_ENTERED", "LEADER_BEATEN"),
 )
 KINDS = (
@@ -54,7 +79,9 @@ class QuestReader:
 
     def tiles(self):
         """→ (32, 32) numbers of the tiles; 0 and everything from 16 on is solid"""
-        return np.frombuffer(self.emulator.read(EWRAM + TILES_AT, MAP_SIZE * MAP_SIZE), np.uint8).reshape(MAP_SIZE, MAP_SIZE)
+        return np.frombuffer(self.emulator.read(EWRAM + TILES_AT, MAP_SIZE * MAP_SIZE), np.uint8).reshape(
+            MAP_SIZE, MAP_SIZE
+        )
 
     def people(self):
         """→ [(kind, x, y)] of the map"""

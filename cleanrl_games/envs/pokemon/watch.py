@@ -1,4 +1,5 @@
-"""One episode for `tools/watch.py`: the screen, what the network would press, and a person's buttons, recorded on request."""
+"""One episode for `tools/watch.py`: the screen, what the network would press, and a person's buttons, recorded on
+request."""
 
 import base64
 import io
@@ -30,7 +31,8 @@ def png(picture):
 
 
 class Episode:
-    """One episode after another in worlds that no training has seen. There is one seat: a model, the expert, or a person."""
+    """One episode after another in worlds that no training has seen. There is one seat: a model, the expert, or a
+    person."""
 
     def __init__(self, seats, seed=1, deterministic=False, record_dir="expert_data/mine", adviser=None, **env_settings):
         self.seats, self.seed, self.deterministic, self.record_dir = seats, seed, deterministic, Path(record_dir)
@@ -83,7 +85,9 @@ class Episode:
             self.memory = model.script.Memory(agent)
         self.memory.see(model.script.resize(self.observation[None])[0])
         temperature = settings["q_temperature"] if settings.get("algo") == "dqn_bc" else 1.0
-        (taken,), outputs = model.script.choose_actions(agent, [self.memory], temperature, self.generator, self.deterministic)
+        (taken,), outputs = model.script.choose_actions(
+            agent, [self.memory], temperature, self.generator, self.deterministic
+        )
         outputs = outputs[0]
         is_q = settings.get("algo") == "dqn_bc"
         chances = (outputs / temperature).softmax(-1)
@@ -120,7 +124,11 @@ class Episode:
     def write(self):
         """Keeps the person's episode for cloning → its file"""
         self.record_dir.mkdir(parents=True, exist_ok=True)
-        taken = [int(found[1]) for path in self.record_dir.glob("episode_*.npz") if (found := re.fullmatch(r"episode_(\d+)", path.stem))]
+        taken = [
+            int(found[1])
+            for path in self.record_dir.glob("episode_*.npz")
+            if (found := re.fullmatch(r"episode_(\d+)", path.stem))
+        ]
         path = self.record_dir / f"episode_{max(taken, default=0) + 1:04d}.npz"
         more = {"quest_seed": self.world} if self.is_quest else {}
         write_episode(path, self.recording, describe(self.env, expert="human", noise=0.0, **more))

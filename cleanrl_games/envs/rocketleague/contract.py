@@ -1,7 +1,8 @@
-"""What a player sees, does and is paid for: observation columns, the 90 actions, reward components. Data, no code of the game.
+"""What a player sees, does and is paid for: observation columns, the 90 actions, reward components. Data, no code of
+the game.
 
-Positions and velocities are seen from the player's own side: for orange the field is turned by 180 degrees, so that both
-teams attack towards +y. Columns with `car frame` are turned further, into the car's own axes (forward, right, up).
+Positions and velocities are seen from the player's own side: for orange the field is turned by 180 degrees, so that
+both teams attack towards +y. Columns with `car frame` are turned further, into the car's own axes (forward, right, up).
 """
 
 import hashlib
@@ -15,11 +16,24 @@ TICK_RATE = 120
 POSITION_SCALE, VELOCITY_SCALE, SPIN_SCALE = 1 / 2300, 1 / 2300, 1 / np.pi  # those of rlgym's default observation
 
 CAR_MAX_SPEED, BALL_MAX_SPEED = 2300.0, 6000.0
-SIDE_WALL, BACK_WALL, CEILING, GOAL_HALF_WIDTH, GOAL_HEIGHT, GOAL_BACK = 4096.0, 5120.0, 2044.0, 892.755, 642.775, 6000.0
+SIDE_WALL, BACK_WALL, CEILING, GOAL_HALF_WIDTH, GOAL_HEIGHT, GOAL_BACK = (
+    4096.0,
+    5120.0,
+    2044.0,
+    892.755,
+    642.775,
+    6000.0,
+)
 BALL_RADIUS, BALL_REST_HEIGHT, CAR_REST_HEIGHT = 91.25, 93.15, 17.0
 CORNER_WALL = 8064.0  # |x| + |y| there
-HITBOX_HALF, HITBOX_OFFSET = (60.2535, 43.3497, 19.32955), (13.8757, 0.0, 20.755)  # of the Octane: along nose, right side, roof
-DODGE_DEADLINE, FLIP_SECONDS = 1.25, 0.65  # a second jump is possible so long after the first; a flip turns the car so long
+HITBOX_HALF, HITBOX_OFFSET = (
+    (60.2535, 43.3497, 19.32955),
+    (13.8757, 0.0, 20.755),
+)  # of the Octane: along nose, right side, roof
+DODGE_DEADLINE, FLIP_SECONDS = (
+    1.25,
+    0.65,
+)  # a second jump is possible so long after the first; a flip turns the car so long
 BIG_PADS = (3, 4, 15, 18, 29, 30)
 
 
@@ -56,7 +70,11 @@ _JUMP_BLOCK = [
     ("jump_time", "seconds since the jump began"),
     ("flip_time", "seconds since the flip began"),
 ]
-_BALL_BLOCK = [*_xyz("ball_position", "own side, /2300"), *_xyz("ball_velocity", "own side, /2300"), *_xyz("ball_spin", "own side, /π")]
+_BALL_BLOCK = [
+    *_xyz("ball_position", "own side, /2300"),
+    *_xyz("ball_velocity", "own side, /2300"),
+    *_xyz("ball_spin", "own side, /π"),
+]
 _FRAME_BLOCK = [
     *_frame("own_velocity", "/2300"),
     *_frame("own_spin", "/π"),
@@ -95,7 +113,11 @@ OBS_NAMES = tuple(name for name, _ in _columns)
 OBS_INDEX = {name: i for i, name in enumerate(OBS_NAMES)}
 NUM_OBS = len(OBS_NAMES)
 OTHER_SIZE = len(_OTHER_BLOCK)
-FIRST_JUMP, FIRST_BALL, FIRST_FRAME = OBS_INDEX["holding_jump"], OBS_INDEX["ball_position_x"], OBS_INDEX["own_velocity_forward"]
+FIRST_JUMP, FIRST_BALL, FIRST_FRAME = (
+    OBS_INDEX["holding_jump"],
+    OBS_INDEX["ball_position_x"],
+    OBS_INDEX["own_velocity_forward"],
+)
 FIRST_PAD, FIRST_LAST, FIRST_OTHER = OBS_INDEX["pad_0"], OBS_INDEX["last_throttle"], OBS_INDEX["mate_1_present"]
 
 

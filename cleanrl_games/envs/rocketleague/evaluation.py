@@ -27,7 +27,11 @@ class Player:
     @torch.no_grad()
     def act(self, obs, masks, rows, actions):
         chosen, _, _, self.memory[rows] = self.agent.act(
-            torch.from_numpy(obs[rows]), torch.from_numpy(masks[rows]), self.memory[rows], self.generator, self.deterministic
+            torch.from_numpy(obs[rows]),
+            torch.from_numpy(masks[rows]),
+            self.memory[rows],
+            self.generator,
+            self.deterministic,
         )
         actions[rows] = chosen.numpy()
 
@@ -35,12 +39,17 @@ class Player:
 def rating_match(args, agent, rating, opponent, opponent_rating, team_size, seed, folder, global_step, stage):
     """Kickoffs with sides swapped, against a scripted player (by name) or another agent → scores
 
-    Both ratings move; every game is a line in the folder's games.csv, and one against `rule` a GIF under --capture-video."""
+    Both ratings move; every game is a line in the folder's games.csv, and one against `rule` a GIF under
+    --capture-video."""
     other = ScriptedPlayer(opponent, seed) if isinstance(opponent, str) else Player(opponent, seed + 1)
     video = folder / "videos" / f"{global_step}.gif" if args.capture_video and opponent == "rule" else ""
     if video:
         video.parent.mkdir(exist_ok=True)
-    settings = {"action_repeat": args.action_repeat, "max_seconds": args.eval_seconds, "no_touch_seconds": args.eval_seconds}
+    settings = {
+        "action_repeat": args.action_repeat,
+        "max_seconds": args.eval_seconds,
+        "no_touch_seconds": args.eval_seconds,
+    }
     settings |= {"mesh_dir": args.mesh_dir, "generated_meshes": args.generated_meshes}
     scores, lengths = play_kickoffs(Player(agent, seed), other, args.eval_episodes, seed, team_size, video, **settings)
     course, seconds = rate_match(rating, opponent_rating, scores, team_size), lengths * args.action_repeat / TICK_RATE

@@ -1,7 +1,8 @@
-"""An approximate soccar arena made from its known measures, for machines that can neither fetch nor find the real meshes.
+"""An approximate soccar arena made from its known measures, for machines that can neither fetch nor find the real
+meshes.
 
-Floor, ceiling and side walls are planes inside RocketSim. Written here: the ramps along all walls, the corners, the back
-walls with their goal mouths, and the goals. The curves are circles of radius 256, which is close, not equal.
+Floor, ceiling and side walls are planes inside RocketSim. Written here: the ramps along all walls, the corners, the
+back walls with their goal mouths, and the goals. The curves are circles of radius 256, which is close, not equal.
 """
 
 import os
@@ -49,14 +50,27 @@ def triangles():
     for end in (1, -1):
         for post in (GOAL_HALF_WIDTH, -GOAL_HALF_WIDTH):
             quad(
-                (post, end * BACK, 0.0), (post, end * GOAL_BACK, 0.0), (post, end * GOAL_BACK, GOAL_HEIGHT), (post, end * BACK, GOAL_HEIGHT)
+                (post, end * BACK, 0.0),
+                (post, end * GOAL_BACK, 0.0),
+                (post, end * GOAL_BACK, GOAL_HEIGHT),
+                (post, end * BACK, GOAL_HEIGHT),
             )
             # the cut face where the floor ramp ends at a post
             for (d, z), (e, w) in pairwise(profile[: RAMP_PIECES + 1]):
                 found.append(((post, end * BACK, 0.0), (post, end * (BACK - d), z), (post, end * (BACK - e), w)))
         left, right = -GOAL_HALF_WIDTH, GOAL_HALF_WIDTH
-        quad(*[(x, end * y, GOAL_HEIGHT) for x, y in ((left, BACK), (right, BACK), (right, GOAL_BACK), (left, GOAL_BACK))])
-        quad(*[(x, end * GOAL_BACK, z) for x, z in ((left, 0.0), (right, 0.0), (right, GOAL_HEIGHT), (left, GOAL_HEIGHT))])
+        quad(
+            *[
+                (x, end * y, GOAL_HEIGHT)
+                for x, y in ((left, BACK), (right, BACK), (right, GOAL_BACK), (left, GOAL_BACK))
+            ]
+        )
+        quad(
+            *[
+                (x, end * GOAL_BACK, z)
+                for x, z in ((left, 0.0), (right, 0.0), (right, GOAL_HEIGHT), (left, GOAL_HEIGHT))
+            ]
+        )
     return np.array(found, np.float32)
 
 
@@ -65,7 +79,9 @@ def write_meshes(cache):
     final = cache / "generated-meshes"
     work = final.with_name(f"{final.name}.tmp-{os.getpid()}")
     corners = triangles().reshape(-1, 3)
-    content = np.array([len(corners) // 3, len(corners)], "<i4").tobytes() + np.arange(len(corners), dtype="<i4").tobytes()
+    content = (
+        np.array([len(corners) // 3, len(corners)], "<i4").tobytes() + np.arange(len(corners), dtype="<i4").tobytes()
+    )
     content += (corners / UNIT).astype("<f4").tobytes()
     target = final / "soccar" / "mesh_0.cmf"
     if target.is_file() and target.read_bytes() == content:

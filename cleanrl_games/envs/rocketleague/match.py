@@ -1,7 +1,8 @@
-"""Two players against each other over kickoffs. A player is anything with `act(obs, masks, rows, actions)`, as `ScriptedPlayer` has it.
+"""Two players against each other over kickoffs. A player is anything with `act(obs, masks, rows, actions)`, as
+`ScriptedPlayer` has it.
 
-A recurrent player also has `start(rows)`, called with the rows it plays before its first action: its memory begins empty there.
-"""
+A recurrent player also has `start(rows)`, called with the rows it plays before its first action: its memory begins
+empty there."""
 
 import numpy as np
 
@@ -9,12 +10,23 @@ from .contract import NO_OP, TERM_INDEX, TICK_RATE
 from .vec_env import RocketLeagueVecEnv
 
 
-def play_kickoffs(player, opponent, num_kickoffs, seed=1, team_size=1, video="", names=("player", "opponent"), scenes=None, **env_settings):
-    """Plays `num_kickoffs` kickoffs at once, each counted exactly once → (scores, lengths in steps) as `player` sees them.
+def play_kickoffs(
+    player,
+    opponent,
+    num_kickoffs,
+    seed=1,
+    team_size=1,
+    video="",
+    names=("player", "opponent"),
+    scenes=None,
+    **env_settings,
+):
+    """Plays `num_kickoffs` kickoffs at once, each counted exactly once → (scores, lengths in steps) as `player` sees
+    them.
 
-    A score is 1 when `player`'s team scored, 0 when the other did, 0.5 when time ran out. `player` is blue in even kickoffs
-    and orange in odd ones. `video` names a GIF to make of the first kickoff, in which `names` stand; "rlviser" shows it live.
-    `scenes` is a `watch.SceneRecorder` for it.
+    A score is 1 when `player`'s team scored, 0 when the other did, 0.5 when time ran out. `player` is blue in even
+    kickoffs and orange in odd ones. `video` names a GIF to make of the first kickoff, in which `names` stand; "rlviser"
+    shows it live. `scenes` is a `watch.SceneRecorder` for it.
     """
     env = RocketLeagueVecEnv(num_kickoffs, (team_size,), seed=seed, **env_settings)
     recorder = None

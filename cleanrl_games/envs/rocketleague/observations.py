@@ -1,4 +1,5 @@
-"""From RocketSim's rows to observations and masks, for all players of a batch at once. Compiled: one pass, no temporaries."""
+"""From RocketSim's rows to observations and masks, for all players of a batch at once. Compiled: one pass, no
+temporaries."""
 
 import numpy as np
 from numba import njit
@@ -40,7 +41,8 @@ CAR_FIELDS = (
     "last_controls.jump", "handbrake_val", "has_jumped", "is_jumping", "has_flipped", "has_double_jumped",
     "air_time_since_jump", "jump_time", "flip_time", "demo_respawn_timer", "time_spent_boosting", "supersonic_time",
 )  # fmt: skip
-(HOLDING_JUMP, HANDBRAKE, HAS_JUMPED, IS_JUMPING, HAS_FLIPPED, HAS_DOUBLE_JUMPED, AIR_TIME, JUMP_TIME, FLIP_TIME, DEMO_TIMER, BOOSTING,
+(HOLDING_JUMP, HANDBRAKE, HAS_JUMPED, IS_JUMPING, HAS_FLIPPED, HAS_DOUBLE_JUMPED, AIR_TIME, JUMP_TIME, FLIP_TIME,
+    DEMO_TIMER, BOOSTING,
  SUPERSONIC) = range(12)  # fmt: skip
 
 _table = ACTION_TABLE
@@ -76,9 +78,17 @@ def can_flip(car, field):
 @njit(cache=True)
 def observe_other(car, other, field, out, at):
     out[at] = 1.0
-    dx, dy, dz = other[POSITION] - car[POSITION], other[POSITION + 1] - car[POSITION + 1], other[POSITION + 2] - car[POSITION + 2]
+    dx, dy, dz = (
+        other[POSITION] - car[POSITION],
+        other[POSITION + 1] - car[POSITION + 1],
+        other[POSITION + 2] - car[POSITION + 2],
+    )
     to_frame(car, dx, dy, dz, POSITION_SCALE, out, at + 1)
-    dx, dy, dz = other[VELOCITY] - car[VELOCITY], other[VELOCITY + 1] - car[VELOCITY + 1], other[VELOCITY + 2] - car[VELOCITY + 2]
+    dx, dy, dz = (
+        other[VELOCITY] - car[VELOCITY],
+        other[VELOCITY + 1] - car[VELOCITY + 1],
+        other[VELOCITY + 2] - car[VELOCITY + 2],
+    )
     to_frame(car, dx, dy, dz, VELOCITY_SCALE, out, at + 4)
     to_frame(car, other[FORWARD], other[FORWARD + 1], other[FORWARD + 2], 1.0, out, at + 7)
     to_frame(car, other[UP], other[UP + 1], other[UP + 2], 1.0, out, at + 10)
@@ -164,7 +174,9 @@ def make_masks():
     jump, boost = _table[:, _JUMP] > 0, _table[:, _BOOST] > 0
     tilt = ((_table[:, _PITCH] != 0) | (_table[:, _ROLL] != 0)) & ~jump
     cases = [(ground, empty, spent) for ground in (0, 1) for empty in (0, 1) for spent in (0, 1)]
-    return np.array([~((tilt & bool(ground)) | (boost & bool(empty)) | (jump & bool(spent))) for ground, empty, spent in cases])
+    return np.array(
+        [~((tilt & bool(ground)) | (boost & bool(empty)) | (jump & bool(spent))) for ground, empty, spent in cases]
+    )
 
 
 _masks = make_masks()
@@ -174,9 +186,9 @@ RAMP_HEIGHT, RAMP_WIDTH = 120.0, 400.0  # where a car may lie on a ramp: so low,
 
 @njit(cache=True)
 def lies_on_the_world(car):
-    """Whether the body may touch the floor or a ramp, from which a jump rights a car that lies on its roof. The simulator has a word
-    for it and RLBot's packets have none, so both go by the hitbox. It errs on the side of yes: a jump that does nothing costs little,
-    one that is missing leaves the car on its roof."""
+    """Whether the body may touch the floor or a ramp, from which a jump rights a car that lies on its roof. The
+    simulator has a word for it and RLBot's packets have none, so both go by the hitbox. It errs on the side of yes: a
+    jump that does nothing costs little, one that is missing leaves the car on its roof."""
     low = car[POSITION + 2]
     for axis in range(3):
         z = car[FORWARD + 3 * axis + 2]
@@ -190,7 +202,8 @@ def lies_on_the_world(car):
 
 @njit(cache=True)
 def mask_player(car, field, mask):
-    """Leaves out what cannot do anything now: the game forbids nothing, so a masked action is a wasted one, not an illegal one."""
+    """Leaves out what cannot do anything now: the game forbids nothing, so a masked action is a wasted one, not an
+    illegal one."""
     if car[DEMOED] > 0:
         mask[:] = False
         mask[NO_OP] = True

@@ -34,10 +34,28 @@ CAR_SCALE = 1.7  # a car of true size would be ten pixels long
 BACKGROUND, GRASS, LINE, WALL = (15, 15, 20), (34, 60, 40), (150, 165, 150), (70, 80, 95)
 SHADOW, PAD, BOOST_COLOUR, WHITE = (18, 34, 22), (240, 220, 80), (255, 200, 50), (255, 255, 255)
 TEAM_COLOURS = ((70, 140, 255), (255, 150, 40))
-CORNERS = [(4096, 3968), (2944, 5120), (-2944, 5120), (-4096, 3968), (-4096, -3968), (-2944, -5120), (2944, -5120), (4096, -3968)]
-CIRCLE = np.stack([np.cos(np.linspace(0, 2 * np.pi, 16, endpoint=False)), np.sin(np.linspace(0, 2 * np.pi, 16, endpoint=False))], 1)
+CORNERS = [
+    (4096, 3968),
+    (2944, 5120),
+    (-2944, 5120),
+    (-4096, 3968),
+    (-4096, -3968),
+    (-2944, -5120),
+    (2944, -5120),
+    (4096, -3968),
+]
+CIRCLE = np.stack(
+    [np.cos(np.linspace(0, 2 * np.pi, 16, endpoint=False)), np.sin(np.linspace(0, 2 * np.pi, 16, endpoint=False))], 1
+)
 # the faces of a box, as numbers of its corners (binary: nose, right side, roof), and how bright each is
-FACES = (((4, 5, 7, 6), 1.0), ((0, 1, 3, 2), 0.6), ((2, 3, 7, 6), 0.75), ((0, 1, 5, 4), 0.75), ((1, 3, 7, 5), 0.9), ((0, 2, 6, 4), 0.45))
+FACES = (
+    ((4, 5, 7, 6), 1.0),
+    ((0, 1, 3, 2), 0.6),
+    ((2, 3, 7, 6), 0.75),
+    ((0, 1, 5, 4), 0.75),
+    ((1, 3, 7, 5), 0.9),
+    ((0, 2, 6, 4), 0.45),
+)
 
 
 def camera_axes():
@@ -136,7 +154,9 @@ class MatchRecorder:
         for pad, (x, y) in enumerate(self.pad_places):
             if env.pad_timers[i, pad] == 0:
                 draw.polygon(on_floor(x, y, 130 if pad in BIG_PADS else 60), fill=PAD)
-        cars = [(row, team) for row, team in zip(env.cars[env._rows(i)], env.agent_team[env._rows(i)]) if row[DEMOED] == 0]
+        cars = [
+            (row, team) for row, team in zip(env.cars[env._rows(i)], env.agent_team[env._rows(i)]) if row[DEMOED] == 0
+        ]
         ball = env.balls[i, :3]
         draw.polygon(on_floor(*ball[:2], 1.3 * BALL_RADIUS), fill=SHADOW)
         for row, _ in cars:
@@ -157,7 +177,10 @@ class MatchRecorder:
         draw.ellipse((x - radius, y - radius, x + radius, y + radius), fill=(235, 235, 235), outline=grey)
 
     def draw_car(self, draw, row, team):
-        position, axes = row[POSITION : POSITION + 3], row[FORWARD : FORWARD + 9].reshape(3, 3)  # nose, right side, roof
+        position, axes = (
+            row[POSITION : POSITION + 3],
+            row[FORWARD : FORWARD + 9].reshape(3, 3),
+        )  # nose, right side, roof
         signs = np.array([(a, b, c) for a in (-1, 1) for b in (-1, 1) for c in (-1, 1)])
         corners = position + CAR_SCALE * (signs * HITBOX_HALF + HITBOX_OFFSET) @ axes
         places, depths = project(corners)
@@ -181,13 +204,16 @@ class MatchRecorder:
 
 
 class Viewer:
-    """Shows an arena live, in 3-D, in rlviser, where the package rlviser-py and its viewer are installed. Used like MatchRecorder."""
+    """Shows an arena live, in 3-D, in rlviser, where the package rlviser-py and its viewer are installed. Used like
+    MatchRecorder."""
 
     def __init__(self, env, arena):
         try:
             import rlviser_py  # optional: it fails on many machines
         except ImportError as error:
-            raise ValueError(f"rlviser is not installed ({error}): install rlviser-py and its viewer, or ask for a .gif instead.") from None
+            raise ValueError(
+                f"rlviser is not installed ({error}): install rlviser-py and its viewer, or ask for a .gif instead."
+            ) from None
         self.env, self.arena, self.rlviser, self.steps = env, arena, rlviser_py, 0
         rlviser_py.set_boost_pad_locations([pad.get_pos().as_tuple() for pad in env.pad_objects[arena]])
 

@@ -1,8 +1,9 @@
-"""Ratings from kickoff matches: Elo with the scripted players pinned, openskill's mu and sigma beside it, and games.csv.
+"""Ratings from kickoff matches: Elo with the scripted players pinned, openskill's mu and sigma beside it, and
+games.csv.
 
-A rating is a dict: name, elo, mu, sigma, games, wins. Elo says who is stronger; openskill also says how sure that is, and counts
-a team as its players. A goal is rated and a tie is not: were it worth half, one who keeps far from the ball would be rated towards
-its opponent, however strong that is.
+A rating is a dict: name, elo, mu, sigma, games, wins. Elo says who is stronger; openskill also says how sure that is,
+and counts a team as its players. A goal is rated and a tie is not: were it worth half, one who keeps far from the ball
+would be rated towards its opponent, however strong that is.
 """
 
 import csv
@@ -10,9 +11,21 @@ from functools import cache
 
 import numpy as np
 
-# The scripted players. `rule` is the fixed point; the others by `tools/league.py --pin 200`: every pair in 1v1, goals only.
+# The scripted players. `rule` is the fixed point; the others by `tools/league.py --pin 200`: every pair in 1v1, goals
+# only.
 PINNED = {"rule": 1500.0, "aerial": 1706.4, "positional": 1594.0, "chaser": 1185.5, "random": 609.4}
-COLUMNS = ("global_step", "stage", "team_size", "player", "opponent", "side", "score", "seconds", "player_elo", "opponent_elo")
+COLUMNS = (
+    "global_step",
+    "stage",
+    "team_size",
+    "player",
+    "opponent",
+    "side",
+    "score",
+    "seconds",
+    "player_elo",
+    "opponent_elo",
+)
 K = 16.0
 TIE = 0.5
 
@@ -33,8 +46,8 @@ def expected_score(elo, opponent_elo):
 
 
 def rate_match(player, opponent, scores, team_size):
-    """Moves both ratings by these scores of `player`, goal by goal; scripted players keep their Elo, and a tie (0.5) moves nothing
-    → [(Elo, opponent's Elo)] after each game"""
+    """Moves both ratings by these scores of `player`, goal by goal; scripted players keep their Elo, and a tie (0.5)
+    moves nothing → [(Elo, opponent's Elo)] after each game"""
     model, course = skill_model(), []
     for score in scores:
         if score == TIE:
@@ -65,10 +78,11 @@ def append_games(path, global_step, stage, team_size, player, opponent, scores, 
 
 
 def fit_elo(wins, fixed, elo=1500.0):
-    """Most likely Elos of players who won so many goals of each other (wins[i, j]: of i against j), with player number `fixed` at `elo`.
+    """Most likely Elos of players who won so many goals of each other (wins[i, j]: of i against j), with player number
+    `fixed` at `elo`.
 
-    Zermelo's iteration. Half a goal for either side is added to each pair that met, so that one who never scored is rated as far
-    down as so many games can show, not infinitely."""
+    Zermelo's iteration. Half a goal for either side is added to each pair that met, so that one who never scored is
+    rated as far down as so many games can show, not infinitely."""
     met = (wins + wins.T) > 0
     wins = wins + 0.5 * met
     games, strength = wins + wins.T, np.ones(len(wins))

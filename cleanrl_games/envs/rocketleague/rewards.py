@@ -1,4 +1,5 @@
-"""What a step brought each player, as a matrix of named components (contract.REWARD_TERMS). What they are paid is the caller's choice."""
+"""What a step brought each player, as a matrix of named components (contract.REWARD_TERMS). What they are paid is the
+caller's choice."""
 
 import numpy as np
 from numba import njit
@@ -24,7 +25,8 @@ from .observations import (
 
 HIGH_TOUCH = 250.0  # where a ball is out of reach from the ground
 
-(GOAL_T, CONCEDE_T, SCORER_T, SHOT_T, SAVE_T, DEMO_T, DEMOED_T, TOUCH_T, STRENGTH_T, HEIGHT_T, TO_BALL_T, TO_GOAL_T, FACE_T, AIR_T, PICKUP_T,
+(GOAL_T, CONCEDE_T, SCORER_T, SHOT_T, SAVE_T, DEMO_T, DEMOED_T, TOUCH_T, STRENGTH_T, HEIGHT_T, TO_BALL_T, TO_GOAL_T,
+    FACE_T, AIR_T, PICKUP_T,
  GAINED_T, KEPT_T, LOST_T) = range(NUM_TERMS)  # fmt: skip
 assert TERM_INDEX["boost_lost"] == LOST_T and TERM_INDEX["touch"] == TOUCH_T and TERM_INDEX["face_ball"] == FACE_T
 
@@ -38,7 +40,8 @@ def towards(vx, vy, vz, dx, dy, dz):
 
 @njit(cache=True)
 def score_arenas(first, sizes, cars, balls, games, old_cars, old_balls, old_games, terms):
-    """Writes the components of every player. Counters of RocketSim run on, so an event is a difference between two steps.
+    """Writes the components of every player. Counters of RocketSim run on, so an event is a difference between two
+    steps.
 
     A goal shows in the score once, though the simulator reports it on every tick the ball lies in the net.
     """
@@ -48,7 +51,9 @@ def score_arenas(first, sizes, cars, balls, games, old_cars, old_balls, old_game
         bx, by, bz = ball[BALL_POSITION], ball[BALL_POSITION + 1], ball[BALL_POSITION + 2]
         vx, vy, vz = ball[BALL_VELOCITY], ball[BALL_VELOCITY + 1], ball[BALL_VELOCITY + 2]
         change = np.sqrt(
-            (vx - old_ball[BALL_VELOCITY]) ** 2 + (vy - old_ball[BALL_VELOCITY + 1]) ** 2 + (vz - old_ball[BALL_VELOCITY + 2]) ** 2
+            (vx - old_ball[BALL_VELOCITY]) ** 2
+            + (vy - old_ball[BALL_VELOCITY + 1]) ** 2
+            + (vz - old_ball[BALL_VELOCITY + 2]) ** 2
         )
         for me in range(first[i], first[i] + 2 * sizes[i]):
             car, old, row = cars[me], old_cars[me], terms[me]

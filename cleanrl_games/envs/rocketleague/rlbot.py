@@ -1,8 +1,9 @@
-"""The real game, by way of RLBot v5: its packets become the very rows that the simulator gives, so that one code makes all observations.
+"""The real game, by way of RLBot v5: its packets become the very rows that the simulator gives, so that one code makes
+all observations.
 
-Needs no RLBot to be installed: a packet is anything with the attributes of `rlbot_flatbuffers.GamePacket`. What a packet leaves out
-(how far the handbrake is pulled, how long ago a jump began) is counted here from tick to tick, by RocketSim's own rules.
-"""
+Needs no RLBot to be installed: a packet is anything with the attributes of `rlbot_flatbuffers.GamePacket`. What a
+packet leaves out (how far the handbrake is pulled, how long ago a jump began) is counted here from tick to tick, by
+RocketSim's own rules."""
 
 import numpy as np
 
@@ -38,9 +39,12 @@ from .states import axes
 
 # Where RocketSim has its pads, in its order; RLBot's may be another.
 PAD_PLACES = np.array([
-    (0, -4240), (-1792, -4184), (1792, -4184), (-3072, -4096), (3072, -4096), (-940, -3308), (940, -3308), (0, -2816), (-3584, -2484),
-    (3584, -2484), (-1788, -2300), (1788, -2300), (-2048, -1036), (0, -1024), (2048, -1036), (-3584, 0), (-1024, 0), (1024, 0), (3584, 0),
-    (-2048, 1036), (0, 1024), (2048, 1036), (-1788, 2300), (1788, 2300), (-3584, 2484), (3584, 2484), (0, 2816), (-940, 3308), (940, 3308),
+    (0, -4240), (-1792, -4184), (1792, -4184), (-3072, -4096), (3072, -4096), (-940, -3308), (940, -3308), (0, -2816),
+    (-3584, -2484),
+    (3584, -2484), (-1788, -2300), (1788, -2300), (-2048, -1036), (0, -1024), (2048, -1036), (-3584, 0), (-1024, 0),
+    (1024, 0), (3584, 0),
+    (-2048, 1036), (0, 1024), (2048, 1036), (-1788, 2300), (1788, 2300), (-3584, 2484), (3584, 2484), (0, 2816),
+    (-940, 3308), (940, 3308),
     (-3072, 4096), (3072, 4096), (-1792, 4184), (1792, 4184), (0, 4240),
 ])  # fmt: skip
 ON_GROUND_STATE, JUMPING_STATE = 0, 1  # of AirState
@@ -59,11 +63,17 @@ class PacketReader:
     def __init__(self, field_info):
         places = np.array([xyz(pad.location)[:2] for pad in field_info.boost_pads])
         if len(places) != NUM_PADS:
-            raise ValueError(f"This map has {len(places)} boost pads; the policy was trained on the standard one, which has {NUM_PADS}.")
+            raise ValueError(
+                f"This map has {len(places)} boost pads; the policy was trained on the standard one, which has "
+                f"{NUM_PADS}."
+            )
         distances = np.linalg.norm(places[:, None] - PAD_PLACES, axis=2)
         self.pad_order = distances.argmin(1)  # (34,): our number of each of the packet's pads
         if len(set(self.pad_order.tolist())) != NUM_PADS or distances.min(1).max() > 200:
-            raise ValueError("The boost pads of this map lie elsewhere than those the policy was trained with: choose a standard map.")
+            raise ValueError(
+                "The boost pads of this map lie elsewhere than those the policy was trained with: choose a standard "
+                "map."
+            )
         self.pad_seconds = np.array([10.0 if pad.is_full_boost else 4.0 for pad in field_info.boost_pads])
         self.clocks, self.frame = {}, None  # player's index → its clocks
 
@@ -92,7 +102,11 @@ class PacketReader:
         row[POSITION : POSITION + 3], row[VELOCITY : VELOCITY + 3] = xyz(physics.location), xyz(physics.velocity)
         row[SPIN : SPIN + 3] = xyz(physics.angular_velocity)
         row[FORWARD : FORWARD + 9] = axes(physics.rotation.yaw, physics.rotation.pitch, physics.rotation.roll)
-        row[BOOST], row[DEMOED], row[ON_GROUND] = player.boost, wrecked, int(player.air_state) == ON_GROUND_STATE and not wrecked
+        row[BOOST], row[DEMOED], row[ON_GROUND] = (
+            player.boost,
+            wrecked,
+            int(player.air_state) == ON_GROUND_STATE and not wrecked,
+        )
         field[HOLDING_JUMP], field[HANDBRAKE], field[HAS_JUMPED] = player.last_input.jump, handbrake, player.has_jumped
         field[IS_JUMPING], field[HAS_FLIPPED] = int(player.air_state) == JUMPING_STATE, player.has_dodged
         field[HAS_DOUBLE_JUMPED], field[AIR_TIME], field[JUMP_TIME] = player.has_double_jumped, air, jump
@@ -113,7 +127,10 @@ class PacketReader:
             for place, player in enumerate(players):
                 cars[team * size + place], fields[team * size + place] = self.car(player)
         ball, physics = np.zeros(25, np.float32), packet.balls[0].physics
-        ball[BALL_POSITION : BALL_POSITION + 3], ball[BALL_VELOCITY : BALL_VELOCITY + 3] = xyz(physics.location), xyz(physics.velocity)
+        ball[BALL_POSITION : BALL_POSITION + 3], ball[BALL_VELOCITY : BALL_VELOCITY + 3] = (
+            xyz(physics.location),
+            xyz(physics.velocity),
+        )
         ball[BALL_SPIN : BALL_SPIN + 3] = xyz(physics.angular_velocity)
         timers = np.zeros(NUM_PADS, np.float32)
         for pad, state in enumerate(packet.boost_pads):
@@ -133,13 +150,19 @@ class PacketReader:
 
 
 class Pilot:
-    """Drives one car: a player (see match.py) that decides every `action_repeat` ticks. `controls(packet)` → the eight controls.
+    """Drives one car: a player (see match.py) that decides every `action_repeat` ticks. `controls(packet)` → the eight
+    controls.
 
-    RLBot itself delays each action by a tick, as the environment does in training. The memory is emptied at every kickoff.
-    """
+    RLBot itself delays each action by a tick, as the environment does in training. The memory is emptied at every
+    kickoff."""
 
     def __init__(self, player, field_info, index, action_repeat=8):
-        self.player, self.index, self.action_repeat, self.reader = player, index, action_repeat, PacketReader(field_info)
+        self.player, self.index, self.action_repeat, self.reader = (
+            player,
+            index,
+            action_repeat,
+            PacketReader(field_info),
+        )
         self.actions, self.decided = np.full(1, NO_OP, np.int64), None
 
     def warm_up(self):

@@ -1,11 +1,15 @@
-"""Scripted players: the fixed points of the ratings. They see what a policy sees, observations and masks, for many rows at once.
+"""Scripted players: the fixed points of the ratings. They see what a policy sees, observations and masks, for many rows
+at once.
 
-`rule`        drives back between ball and own goal when it is on the wrong side, else lines up behind the ball and drives through it
-              towards the goal; boosts on long straight ways, dodges into the ball, turns with the handbrake. Of several players only
-              the one nearest to the ball attacks; the others wait between the ball and their goal.
+`rule`        drives back between ball and own goal when it is on the wrong side, else lines up behind the ball and
+  drives through it
+              towards the goal; boosts on long straight ways, dodges into the ball, turns with the handbrake. Of several
+              players only the one nearest to the ball attacks; the others wait between the ball and their goal.
 `aerial`      as `rule`, and flies to a ball that it can reach in the air.
-`positional`  as `rule`, but leaves its place between ball and goal only when it is at the ball before its opponents or must defend.
-`chaser`      drives at the ball wherever it is, a little on the side of its own goal; neither boosts nor jumps nor waits for a mate.
+`positional`  as `rule`, but leaves its place between ball and goal only when it is at the ball before its opponents or
+must defend.
+`chaser`      drives at the ball wherever it is, a little on the side of its own goal; neither boosts nor jumps nor
+  waits for a mate.
 `random`      any action the mask leaves.
 """
 
@@ -24,10 +28,12 @@ AERIAL_HEIGHT = 280.0  # a lower ball is hit from the ground
 
 
 def nearest_actions():
-    """(3, 3, 3, 3, 2, 2, 2): the action in the table nearest to each combination of controls, made once: a search per call cost
-    more than all the rest of a player"""
+    """(3, 3, 3, 3, 2, 2, 2): the action in the table nearest to each combination of controls, made once: a search per
+    call cost more than all the rest of a player"""
     axes = [(-1, 0, 1)] * 4 + [(0, 1)] * 3
-    throttle, steer, pitch, roll, jump, boost, handbrake = (grid.reshape(-1) for grid in np.meshgrid(*axes, indexing="ij"))
+    throttle, steer, pitch, roll, jump, boost, handbrake = (
+        grid.reshape(-1) for grid in np.meshgrid(*axes, indexing="ij")
+    )
     wanted = np.stack([np.where(boost, 1, throttle), steer, pitch, steer, roll, jump, boost, handbrake], 1)
     importance = np.array([4, 3, 2, 0, 2, 8, 2, 1])  # yaw follows steering; a wrong jump is the worst mistake
     return ((wanted[:, None] - ACTION_TABLE) ** 2 @ importance).argmin(1).reshape([len(axis) for axis in axes])
@@ -42,7 +48,7 @@ def find_action(throttle, steer, pitch, roll, jump, boost, handbrake):
     return _nearest[(*signed, *(np.asarray(control, np.int64) for control in (jump, boost, handbrake)))]
 
 
-# ------------------------------------------------------------------------------------------------------ what a player sees
+# --------------------------------------------------------------------------------------------------- what a player sees
 
 
 def vector(obs, name):
@@ -92,7 +98,7 @@ def read_scene(obs):
     return s
 
 
-# --------------------------------------------------------------------------------------------------------- where to drive
+# ------------------------------------------------------------------------------------------------------- where to drive
 
 
 def through_the_ball(s):
@@ -146,8 +152,9 @@ def level_out(s, c):
 
 
 def turn_in_the_air(s, c):
-    """Off the ground throttle does nothing, but the table has no tilting action with throttle and without boost, so the nearest one
-    would not tilt. `rule` is without this: its play must stay what it was when it became the scale's fixed point."""
+    """Off the ground throttle does nothing, but the table has no tilting action with throttle and without boost, so the
+    nearest one would not tilt. `rule` is without this: its play must stay what it was when it became the scale's fixed
+    point."""
     c.throttle = np.where(s.ground, c.throttle, c.boost)
 
 
@@ -165,10 +172,12 @@ def dodge(s, c, allowed):
 
 
 def flight_plan(s):
-    """The easiest meeting with the ball in the air that boost can reach → whether there is one, the push it takes (M, 3), its seconds
+    """The easiest meeting with the ball in the air that boost can reach → whether there is one, the push it takes (M,
+    3), its seconds
 
-    Without boost a car falls along its own parabola, and so does the ball: the push that makes them meet after t seconds is the
-    gap between both at that time, · 2 / (t − the time it takes to turn)². From the ground a jump comes first."""
+    Without boost a car falls along its own parabola, and so does the ball: the push that makes them meet after t
+    seconds is the gap between both at that time, · 2 / (t − the time it takes to turn)². From the ground a jump comes
+    first."""
     t = FLIGHT_SECONDS[:, None, None]  # (S, 1, 1)
     fall = np.array([0, 0, -0.5 * GRAVITY]) * t**2
     ball = s.ball + s.ball_velocity * t + fall  # (S, M, 3)
@@ -215,7 +224,7 @@ def turn(angle):
     return np.where(np.abs(angle) < 0.1, 0, np.sign(angle))
 
 
-# --------------------------------------------------------------------------------------------------------------- players
+# -------------------------------------------------------------------------------------------------------------- players
 
 
 def rule(s):

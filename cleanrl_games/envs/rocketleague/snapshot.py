@@ -1,8 +1,8 @@
 """A whole arena as plain numbers, for runs that are resumed.
 
-RocketSim keeps contacts of the last tick that no field shows, so an arena that runs on and one rebuilt from its fields differ
-after a step. Two rebuilt from the same fields do not. A run that saves therefore goes on in rebuilt arenas as well.
-"""
+RocketSim keeps contacts of the last tick that no field shows, so an arena that runs on and one rebuilt from its fields
+differ after a step. Two rebuilt from the same fields do not. A run that saves therefore goes on in rebuilt arenas as
+well."""
 
 import numpy as np
 import RocketSim
@@ -10,8 +10,10 @@ import RocketSim
 from .contract import CONTROL_NAMES
 
 SCALARS = (
-    "is_on_ground", "has_jumped", "has_double_jumped", "has_flipped", "is_flipping", "is_jumping", "air_time", "air_time_since_jump",
-    "jump_time", "flip_time", "is_auto_flipping", "auto_flip_timer", "auto_flip_torque_scale", "boost", "time_spent_boosting",
+    "is_on_ground", "has_jumped", "has_double_jumped", "has_flipped", "is_flipping", "is_jumping", "air_time",
+    "air_time_since_jump",
+    "jump_time", "flip_time", "is_auto_flipping", "auto_flip_timer", "auto_flip_torque_scale", "boost",
+    "time_spent_boosting",
     "is_supersonic", "supersonic_time", "handbrake_val", "is_demoed", "demo_respawn_timer", "has_world_contact",
     "car_contact_cooldown_timer", "car_contact_id",
 )  # fmt: skip
@@ -46,7 +48,9 @@ def read_car(body):
 def write_car(body, numbers):
     state, at = RocketSim.CarState(), len(SCALARS)
     for name, value in zip(SCALARS, numbers):
-        setattr(state, name, bool(value) if name in BOOLEANS else int(value) if name == "car_contact_id" else float(value))
+        setattr(
+            state, name, bool(value) if name in BOOLEANS else int(value) if name == "car_contact_id" else float(value)
+        )
     for name in VECTORS:
         setattr(state, name, RocketSim.Vec(*map(float, numbers[at : at + 3])))
         at += 3

@@ -1,7 +1,7 @@
 """Where an episode begins. A setter draws one situation: `setter(rng, size)` → ball (9,), cars (2 · size, 19).
 
-Ball: position, velocity, angular velocity. Car: the same, then nose, right side, roof (unit vectors) and boost (0 to 100).
-Blue cars come first. "file" takes situations that `save_states` wrote.
+Ball: position, velocity, angular velocity. Car: the same, then nose, right side, roof (unit vectors) and boost (0 to
+100). Blue cars come first. "file" takes situations that `save_states` wrote.
 """
 
 import zipfile
@@ -52,7 +52,9 @@ def place(draw, taken):
         if free(point, taken):
             taken.append(point)
             return point
-    raise RuntimeError("No free place was found for a car in 1,000 draws: the state setter draws from too small a space.")
+    raise RuntimeError(
+        "No free place was found for a car in 1,000 draws: the state setter draws from too small a space."
+    )
 
 
 def ground(point):
@@ -113,7 +115,8 @@ def near_ball_state(rng, size):
 
 
 def goal_approach_state(rng, size):
-    """The ball before one goal, the attackers behind it, the defenders between it and their goal; either team attacks"""
+    """The ball before one goal, the attackers behind it, the defenders between it and their goal; either team
+    attacks"""
     end = rng.choice([-1.0, 1.0])  # +1: blue attacks
     goal = np.array([rng.uniform(-500, 500), end * BACK_WALL, 200.0])
     ball = np.array([rng.uniform(-2000, 2000), end * rng.uniform(1500, 3600), rng.uniform(BALL_REST_HEIGHT, 500)])
@@ -193,7 +196,10 @@ def load_states(path):
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path} is not a file of states that save_states wrote: {error}.") from None
     if balls.shape != (len(sizes), BALL_SIZE) or cars.shape != (len(sizes), 2 * MAX_TEAM, CAR_SIZE):
-        raise ValueError(f"{path} holds balls {balls.shape} and cars {cars.shape} for {len(sizes)} states: another version of the format.")
+        raise ValueError(
+            f"{path} holds balls {balls.shape} and cars {cars.shape} for {len(sizes)} states: another version of the "
+            f"format."
+        )
     found = {}
     for i, size in enumerate(sizes):
         if not 1 <= size <= MAX_TEAM:
@@ -204,7 +210,8 @@ def load_states(path):
 
 
 def check_team_sizes(path, sizes):
-    """Raises a sentence unless the file has situations for all these numbers of cars per team → its states, as load_states"""
+    """Raises a sentence unless the file has situations for all these numbers of cars per team → its states, as
+    load_states"""
     found = load_states(path)
     missing = sorted(set(sizes) - set(found))
     if missing:
@@ -215,8 +222,16 @@ def check_team_sizes(path, sizes):
 
 def check_state(ball, cars, name):
     """A value that is not finite would spread through the whole arena, and RocketSim would not say so."""
-    if np.shape(ball) != (BALL_SIZE,) or np.ndim(cars) != 2 or np.shape(cars)[1] != CAR_SIZE or len(cars) % 2 or not len(cars):
-        raise ValueError(f"{name} has a ball {np.shape(ball)} and cars {np.shape(cars)}; expected (9,) and (2 · team size, 19).")
+    if (
+        np.shape(ball) != (BALL_SIZE,)
+        or np.ndim(cars) != 2
+        or np.shape(cars)[1] != CAR_SIZE
+        or len(cars) % 2
+        or not len(cars)
+    ):
+        raise ValueError(
+            f"{name} has a ball {np.shape(ball)} and cars {np.shape(cars)}; expected (9,) and (2 · team size, 19)."
+        )
     if not np.isfinite(ball).all():
         raise ValueError(f"{name} is broken: the ball has a value that is not finite: {np.asarray(ball).tolist()}.")
     for i, row in enumerate(cars):

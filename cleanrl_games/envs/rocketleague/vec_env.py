@@ -1,4 +1,5 @@
-"""`RocketLeagueVecEnv`: many arenas in one process. Every car is an agent, and who answers for it is the caller's choice."""
+"""`RocketLeagueVecEnv`: many arenas in one process. Every car is an agent, and who answers for it is the caller's
+choice."""
 
 import struct
 import sys
@@ -36,14 +37,15 @@ read_fields = attrgetter(*CAR_FIELDS)
 
 
 class RocketLeagueVecEnv:
-    """N arenas, `action_repeat` ticks per step. The agents of all arenas are the rows of one batch, blue cars first in each.
+    """N arenas, `action_repeat` ticks per step. The agents of all arenas are the rows of one batch, blue cars first in
+    each.
 
-    `step(actions)` takes (A,) action numbers and returns (obs, masks, rewards, terminated, truncated, info): obs (A, 201)
-    float32 and masks (A, 90) bool are the environment's own buffers, overwritten by the next step; rewards (A,);
+    `step(actions)` takes (A,) action numbers and returns (obs, masks, rewards, terminated, truncated, info): obs (A,
+    201) float32 and masks (A, 90) bool are the environment's own buffers, overwritten by the next step; rewards (A,);
     terminated, truncated (N,), for agents `terminated[env.agent_arena]`. A goal terminates; `max_seconds` and
-    `no_touch_seconds` truncate. An ended arena starts anew in the same step (same-step autoreset): obs then belongs to the
-    new episode, info["final_obs"] rows to the old one. info also has `terms` (A, 18), `goal` (N,: 1 blue, -1 orange scored,
-    0 neither) and `length` (N,, steps).
+    `no_touch_seconds` truncate. An ended arena starts anew in the same step (same-step autoreset): obs then belongs to
+    the new episode, info["final_obs"] rows to the old one. info also has `terms` (A, 18), `goal` (N,: 1 blue, -1 orange
+    scored, 0 neither) and `length` (N,, steps).
     """
 
     def __init__(
@@ -71,7 +73,9 @@ class RocketLeagueVecEnv:
         ends = np.cumsum(2 * self.sizes)
         self.first, self.num_agents = ends - 2 * self.sizes, int(ends[-1])
         self.agent_arena = np.repeat(np.arange(num_arenas), 2 * self.sizes)  # (A,)
-        self.agent_team = (np.arange(self.num_agents) - self.first[self.agent_arena] >= self.sizes[self.agent_arena]).astype(np.int64)
+        self.agent_team = (
+            np.arange(self.num_agents) - self.first[self.agent_arena] >= self.sizes[self.agent_arena]
+        ).astype(np.int64)
         self.set_states(states or {"kickoff": 1.0}, state_file)
         self.reward_weights = np.zeros(contract.NUM_TERMS, np.float32)
         for name, weight in (reward_weights or {"goal": 1.0, "concede": -1.0}).items():
@@ -85,7 +89,8 @@ class RocketLeagueVecEnv:
 
         # RocketSim gives each row twice, the second time turned for orange; the views leave those out.
         self._buffers = [
-            [np.zeros((2 * rows, width), np.float32) for rows, width in ((self.num_agents, 36), (num_arenas, 25))] for _ in "ab"
+            [np.zeros((2 * rows, width), np.float32) for rows, width in ((self.num_agents, 36), (num_arenas, 25))]
+            for _ in "ab"
         ]
         self.games, self.old_games = np.zeros((2, num_arenas, 4), np.float32)
         self.fields = np.zeros((self.num_agents, len(CAR_FIELDS)), np.float32)
@@ -102,7 +107,7 @@ class RocketLeagueVecEnv:
         self._controls = [controls_of(row) for row in contract.ACTION_TABLE]
         self.reset(seed)
 
-    # ------------------------------------------------------------------------------------------------------- construction
+    # ----------------------------------------------------------------------------------------------------- construction
 
     def set_states(self, states, state_file=""):
         """Chooses how later episodes begin: names of situations and their weights."""
@@ -139,12 +144,15 @@ class RocketLeagueVecEnv:
         return self.obs, self.masks
 
     def _start(self, i):
-        """A new episode in arena i, drawn from (seed, arena, episode) alone: no other arena and no earlier episode matters."""
+        """A new episode in arena i, drawn from (seed, arena, episode) alone: no other arena and no earlier episode
+        matters."""
         rng = np.random.default_rng([self.seed, i, int(self.episodes[i])])
         self.episodes[i] += 1
         arena, bodies, size = self.arenas[i], self.bodies[i], int(self.sizes[i])
         name = self.state_names[rng.choice(len(self.state_names), p=self.state_chances)]
-        arena.reset_kickoff(1)  # brings back pads and wrecks; its choice of places differs between runs, so ours follows
+        arena.reset_kickoff(
+            1
+        )  # brings back pads and wrecks; its choice of places differs between runs, so ours follows
         if name == "file":
             choices = self.recorded[size]
             apply_state(arena, bodies, *choices[rng.integers(len(choices))])
@@ -182,12 +190,15 @@ class RocketLeagueVecEnv:
     def _rows(self, i):
         return slice(self.first[i], self.first[i] + 2 * self.sizes[i])
 
-    # ----------------------------------------------------------------------------------------------------------- stepping
+    # --------------------------------------------------------------------------------------------------------- stepping
 
     def step(self, actions):
         actions = np.asarray(actions)
         if actions.shape != (self.num_agents,) or actions.min() < 0 or actions.max() >= contract.NUM_ACTIONS:
-            raise ValueError(f"step expects {self.num_agents} action numbers from 0 to {contract.NUM_ACTIONS - 1}; found {actions!r}.")
+            raise ValueError(
+                f"step expects {self.num_agents} action numbers from 0 to {contract.NUM_ACTIONS - 1}; found "
+                f"{actions!r}."
+            )
         self.last_actions[:] = actions
         timers = self.fields[:, DEMO_TIMER]
         for agent in np.flatnonzero((timers > 0) & (timers < self.action_repeat / contract.TICK_RATE)):
@@ -198,7 +209,17 @@ class RocketLeagueVecEnv:
         broken = self._mend()
         self._time_pads()
 
-        score_arenas(self.first, self.sizes, self.cars, self.balls, self.games, self.old_cars, self.old_balls, self.old_games, self.terms)
+        score_arenas(
+            self.first,
+            self.sizes,
+            self.cars,
+            self.balls,
+            self.games,
+            self.old_cars,
+            self.old_balls,
+            self.old_games,
+            self.terms,
+        )
         rewards = self.terms @ self.reward_weights
         self._observe(self._all)
 
@@ -221,7 +242,8 @@ class RocketLeagueVecEnv:
         return self.obs, self.masks, rewards, terminated, truncated, info
 
     def _advance(self, actions):
-        """Ticks all arenas and reads them into the buffers, each while it is still in the CPU's cache; None only reads."""
+        """Ticks all arenas and reads them into the buffers, each while it is still in the CPU's cache; None only
+        reads."""
         controls, delay, rest = self._controls, self.action_delay, self.action_repeat - self.action_delay
         games, pads, balls, cars, fields, self._failed = [], [], [], [], [], []
         for arena, bodies, first in zip(self.arenas, self.bodies, self._first):
@@ -233,7 +255,9 @@ class RocketLeagueVecEnv:
                         body.set_controls(controls[actions[agent]])
                     arena.step(rest)
                 game, pad, ball, *rows = arena.get_gym_state()
-            except RuntimeError:  # RocketSim found a NaN in its own state: `_mend` says so, a new arena fills the rows until then
+            except (
+                RuntimeError
+            ):  # RocketSim found a NaN in its own state: `_mend` says so, a new arena fills the rows until then
                 self._failed.append(self.agent_arena[first])
                 self._build_arena(self._failed[-1])
                 bodies = self.bodies[self._failed[-1]]
@@ -249,11 +273,19 @@ class RocketLeagueVecEnv:
         np.concatenate(balls, out=ball_buffer)
         np.concatenate(pads, out=self.pads)
         np.concatenate(games, out=self.games.reshape(-1))
-        self.fields.reshape(-1)[:] = np.frombuffer(self._pack(*fields), np.float32)  # a third less time than np.fromiter
+        self.fields.reshape(-1)[:] = np.frombuffer(
+            self._pack(*fields), np.float32
+        )  # a third less time than np.fromiter
         (cars, balls), (old_cars, old_balls) = self._buffers
-        self.cars, self.balls, self.old_cars, self.old_balls = cars[::2], balls[::2], old_cars[::2], old_balls[::2]  # (A, 36), (N, 25)
+        self.cars, self.balls, self.old_cars, self.old_balls = (
+            cars[::2],
+            balls[::2],
+            old_cars[::2],
+            old_balls[::2],
+        )  # (A, 36), (N, 25)
         for agent in np.flatnonzero(self.cars[:, DEMOED] > 0):
-            # a wreck's body goes on turning in the physics, though nobody sees it; its own state, as rlgym reads it, stays as it was hit
+            # a wreck's body goes on turning in the physics, though nobody sees it; its own state, as rlgym reads it,
+            # stays as it was hit
             i = self.agent_arena[agent]
             rotation = self.bodies[i][agent - self.first[i]].get_state().rot_mat
             axes = (rotation.forward, rotation.right, rotation.up)
@@ -274,16 +306,18 @@ class RocketLeagueVecEnv:
             self.fields[agent] = read_fields(body.get_state())
 
     def _time_pads(self):
-        """Seconds until each pad is back. The gym state only says whether it is there, and asking all 34 would cost more than the rest.
+        """Seconds until each pad is back. The gym state only says whether it is there, and asking all 34 would cost
+        more than the rest.
 
-        A pad is asked when it has just gone; then its clock runs here. One taken again in the very tick it came back shows
-        as a clock that has run out while the pad is away, and is asked again.
+        A pad is asked when it has just gone; then its clock runs here. One taken again in the very tick it came back
+        shows as a clock that has run out while the pad is away, and is asked again.
         """
         for i, pad in run_pad_clocks(self.pads, self.pad_timers, self.action_repeat / contract.TICK_RATE):
             self.pad_timers[i, pad] = self.pad_objects[i][pad].get_state().cooldown
 
     def _mend(self):
-        """An arena whose physics went wrong is said aloud, truncated at its last sound state, and rebuilt. → its number, as a list"""
+        """An arena whose physics went wrong is said aloud, truncated at its last sound state, and rebuilt. → its
+        number, as a list"""
         if not self._failed and all_finite(self.cars) and all_finite(self.balls) and all_finite(self.fields):
             return []
         sound = np.isfinite(self.balls).all(1)
@@ -292,7 +326,8 @@ class RocketLeagueVecEnv:
         broken = np.flatnonzero(~sound)
         for i in broken:
             print(
-                f"RocketSim returned a value that is not finite in arena {i} (seed {self.seed}, episode {self.episodes[i] - 1}, "
+                f"RocketSim returned a value that is not finite in arena {i} (seed {self.seed}, episode "
+                f"{self.episodes[i] - 1}, "
                 f"step {self.lengths[i]}): the episode is truncated at its last sound state and the arena rebuilt.",
                 file=sys.stderr,
                 flush=True,
@@ -305,14 +340,23 @@ class RocketLeagueVecEnv:
 
     def _observe(self, arenas):
         observe_arenas(
-            arenas, self.first, self.sizes, self.cars, self.fields, self.balls, self.pad_timers, self.last_actions, self.obs, self.masks
+            arenas,
+            self.first,
+            self.sizes,
+            self.cars,
+            self.fields,
+            self.balls,
+            self.pad_timers,
+            self.last_actions,
+            self.obs,
+            self.masks,
         )
 
-    # ----------------------------------------------------------------------------------------------------------- resuming
+    # --------------------------------------------------------------------------------------------------------- resuming
 
     def state_dict(self):
-        """Everything an episode depends on, as plain arrays. The arenas are rebuilt from it here as well (see snapshot.py),
-        so that this run and one that loads it go on with the very same ticks."""
+        """Everything an episode depends on, as plain arrays. The arenas are rebuilt from it here as well (see
+        snapshot.py), so that this run and one that loads it go on with the very same ticks."""
         saved = [read_arena(arena, bodies) for arena, bodies in zip(self.arenas, self.bodies)]
         state = {
             "balls": np.stack([ball for ball, _, _ in saved]),
@@ -328,10 +372,16 @@ class RocketLeagueVecEnv:
         return state
 
     def load_state_dict(self, state):
-        shapes = {"balls": (self.num_arenas, BALL_NUMBERS), "cars": (self.num_agents, CAR_NUMBERS), "counters": (3, self.num_arenas)}
+        shapes = {
+            "balls": (self.num_arenas, BALL_NUMBERS),
+            "cars": (self.num_agents, CAR_NUMBERS),
+            "counters": (3, self.num_arenas),
+        }
         for name, shape in shapes.items():
             if np.shape(state[name]) != shape:
-                raise ValueError(f"The saved {name} are {np.shape(state[name])}, this environment's {shape}: other size or version.")
+                raise ValueError(
+                    f"The saved {name} are {np.shape(state[name])}, this environment's {shape}: other size or version."
+                )
             if not np.isfinite(state[name]).all():
                 raise ValueError(f"The saved {name} hold a value that is not finite: the checkpoint is damaged.")
         self.seed = int(state["seed"])

@@ -4,12 +4,31 @@ import numpy as np
 import torch
 
 from .contract import ACTION_TABLE, BIG_PADS, CONTROL_NAMES, NO_OP, TICK_RATE
-from .observations import BALL_POSITION, BALL_SPIN, BALL_VELOCITY, BOOST, DEMOED, FORWARD, ON_GROUND, POSITION, UP, VELOCITY
+from .observations import (
+    BALL_POSITION,
+    BALL_SPIN,
+    BALL_VELOCITY,
+    BOOST,
+    DEMOED,
+    FORWARD,
+    ON_GROUND,
+    POSITION,
+    UP,
+    VELOCITY,
+)
 from .scripted import PLAYERS, ScriptedPlayer, find_action
 from .vec_env import RocketLeagueVecEnv
 
 OPPONENTS, DEFAULT_OPPONENT = PLAYERS, "rule"
-KEYS = {"throttle": (-1, 1), "steer": (-1, 1), "pitch": (-1, 1), "roll": (-1, 1), "jump": (0, 1), "boost": (0, 1), "handbrake": (0, 1)}
+KEYS = {
+    "throttle": (-1, 1),
+    "steer": (-1, 1),
+    "pitch": (-1, 1),
+    "roll": (-1, 1),
+    "jump": (0, 1),
+    "boost": (0, 1),
+    "handbrake": (0, 1),
+}
 _BOOSTING = CONTROL_NAMES.index("boost")
 _JUMPING = CONTROL_NAMES.index("jump")
 
@@ -20,18 +39,23 @@ def rounded(values, digits=0):
 
 def pads_of(env, arena):
     """Places and sizes of the boost pads: [x, y, is big]"""
-    return [[*rounded(pad.get_pos().as_tuple()[:2]), int(i in BIG_PADS)] for i, pad in enumerate(env.pad_objects[arena])]
+    return [
+        [*rounded(pad.get_pos().as_tuple()[:2]), int(i in BIG_PADS)] for i, pad in enumerate(env.pad_objects[arena])
+    ]
 
 
 def scene_of(env, arena, actions):
-    """Positions in game units; a car is [x y z, forward, up, boost, flags] with flags 1 boosting, 2 on the ground, 4 demolished."""
+    """Positions in game units; a car is [x y z, forward, up, boost, flags] with flags 1 boosting, 2 on the ground, 4
+    demolished."""
     cars = []
     for row, action in zip(env.cars[env._rows(arena)], actions[env._rows(arena)], strict=True):
         boosting = bool(ACTION_TABLE[action][_BOOSTING]) and row[BOOST] > 0
         flags = int(boosting) + 2 * int(row[ON_GROUND] > 0) + 4 * int(row[DEMOED] > 0)
         place = rounded(row[POSITION : POSITION + 3])
         axes = rounded([*row[FORWARD : FORWARD + 3], *row[UP : UP + 3]], 3)
-        cars.append([*place, *axes, round(float(row[BOOST])), flags, round(float(np.linalg.norm(row[VELOCITY : VELOCITY + 3])))])
+        cars.append(
+            [*place, *axes, round(float(row[BOOST])), flags, round(float(np.linalg.norm(row[VELOCITY : VELOCITY + 3])))]
+        )
     ball = env.balls[arena]
     return {
         "ball": rounded(ball[BALL_POSITION : BALL_POSITION + 3]),
@@ -53,7 +77,8 @@ def last_scene(env, scene, goal):
 
 
 class SceneRecorder:
-    """Scenes of one arena of a batch: `start(env)`, then `frame(actions)` after every step and `goal(who)` at the end."""
+    """Scenes of one arena of a batch: `start(env)`, then `frame(actions)` after every step and `goal(who)` at the
+    end."""
 
     def __init__(self, index=0):
         self.index, self.scenes = index, []
@@ -78,7 +103,11 @@ def action_words(action):
         found.append("boost")
     elif controls["throttle"]:
         found.append("forward" if controls["throttle"] > 0 else "back")
-    for name, low, high in (("steer", "left", "right"), ("pitch", "nose down", "nose up"), ("roll", "roll left", "roll right")):
+    for name, low, high in (
+        ("steer", "left", "right"),
+        ("pitch", "nose down", "nose up"),
+        ("roll", "roll left", "roll right"),
+    ):
         if controls[name]:
             found.append(high if controls[name] > 0 else low)
     for name, word in (("jump", "jump"), ("handbrake", "slide")):
@@ -99,16 +128,25 @@ class Match:
         self.seats, self.seed, self.deterministic = seats, seed, deterministic
         if any(seat.kind == "person" for seat in seats) and team_size != 1:
             raise ValueError(f"A person drives one car: play with --team-size 1, not {team_size}.")
-        self.env = RocketLeagueVecEnv(1, (team_size,), seed=seed, max_seconds=max_seconds, no_touch_seconds=max_seconds, **env_settings)
+        self.env = RocketLeagueVecEnv(
+            1, (team_size,), seed=seed, max_seconds=max_seconds, no_touch_seconds=max_seconds, **env_settings
+        )
         self.rows = [np.flatnonzero(self.env.agent_team == team) for team in range(2)]
         self.generators = [torch.Generator().manual_seed(seed + 1 + side) for side in range(2)]
-        self.scripted = [ScriptedPlayer(seat.name, seed + 3 + side) if seat.kind == "scripted" else None for side, seat in enumerate(seats)]
+        self.scripted = [
+            ScriptedPlayer(seat.name, seed + 3 + side) if seat.kind == "scripted" else None
+            for side, seat in enumerate(seats)
+        ]
         self.frame_seconds = self.env.action_repeat / TICK_RATE
         self.actions = np.full(self.env.num_agents, NO_OP, np.int64)
         self.held = {}
 
     def info(self):
-        return {"pads": pads_of(self.env, 0), "team_size": int(self.env.sizes[0]), "hertz": round(1 / self.frame_seconds)}
+        return {
+            "pads": pads_of(self.env, 0),
+            "team_size": int(self.env.sizes[0]),
+            "hertz": round(1 / self.frame_seconds),
+        }
 
     def begin(self):
         self.states = [
@@ -145,7 +183,10 @@ class Match:
         options = [[ACTION_WORDS[i], round(float(chances[i]), 3), i == taken] for i in best]
         if taken not in best:
             options.append([ACTION_WORDS[taken], round(float(chances[taken]), 3), True])
-        return actions.numpy(), {"value": round(float(values[0]), 4), "groups": [{"name": "controls", "options": options}]}
+        return actions.numpy(), {
+            "value": round(float(values[0]), 4),
+            "groups": [{"name": "controls", "options": options}],
+        }
 
     def drive(self, answer):
         held = dict.fromkeys(KEYS, 0) | (answer or {})
@@ -167,7 +208,9 @@ class Match:
         goal = int(info["goal"][0])
         winner = {1: 0, -1: 1, 0: None}[goal]
         text = f"{self.seats[winner].name} scores" if winner is not None else "time is up"
-        return [{"scene": last_scene(self.env, self.scene, goal), "minds": minds, "over": {"winner": winner, "text": text}}]
+        return [
+            {"scene": last_scene(self.env, self.scene, goal), "minds": minds, "over": {"winner": winner, "text": text}}
+        ]
 
     def close(self):
         pass

@@ -1,4 +1,5 @@
-"""VGC doubles on the real Showdown simulator, at its own speed. The door: everything a script needs, loaded when it is used.
+"""VGC doubles on the real Showdown simulator, at its own speed. The door: everything a script needs, loaded when it is
+used.
 
 VGCVecEnv      many battles, both sides open, every pending decision in one batch          vec_env.py
 TeamPool       teams from PokePaste files, shipped or generated; team_mix: several of them teams.py

@@ -1,4 +1,5 @@
-"""Commands of the VGC environment: python -m cleanrl_games.envs.vgc {servers,parity,beliefs,columns,vocab,replay,replays} …
+"""Commands of the VGC environment: python -m cleanrl_games.envs.vgc
+{servers,parity,beliefs,columns,vocab,replay,replays} …
 
 servers   real Showdown servers on loopback, until Ctrl-C
 parity    Node's observations against those computed from poke-env's DoubleBattle, decision by decision
@@ -27,7 +28,9 @@ COMMANDS = {
 def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     parser = argparse.ArgumentParser(
-        prog="python -m cleanrl_games.envs.vgc", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m cleanrl_games.envs.vgc",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("command", choices=COMMANDS)
     command = parser.parse_args(argv[:1]).command

@@ -2,9 +2,9 @@
 
     sim.js ── protocol lines of the scripted seat ──> DoubleBattle ──> Player.choose_move ──> mdbo.from_order ──> sim.js
 
-Only their seats' text crosses the pipe. They are the stock players, fed as a server would feed them, with two differences: their
-dice are seeded, and an order that the request does not allow (poke-env proposes some) becomes a random legal one at once, where
-a server would refuse it and ask again.
+Only their seats' text crosses the pipe. They are the stock players, fed as a server would feed them, with two
+differences: their dice are seeded, and an order that the request does not allow (poke-env proposes some) becomes a
+random legal one at once, where a server would refuse it and ask again.
 """
 
 import json
@@ -62,11 +62,15 @@ def preview_action(message: str, team_size: int) -> int:
 
 
 class Baselines:
-    """The scripted players of one VGCVecEnv; `answer` takes what sim.js says about a seat and returns an action or None."""
+    """The scripted players of one VGCVecEnv; `answer` takes what sim.js says about a seat and returns an action or
+    None."""
 
     def __init__(self, battle_format: str, seed: int):
         self.seed, self.gen = seed, GenData.from_format(battle_format).gen
-        self.players = {name: player(battle_format=battle_format, start_listening=False, log_level=50) for name, player in PLAYERS.items()}
+        self.players = {
+            name: player(battle_format=battle_format, start_listening=False, log_level=50)
+            for name, player in PLAYERS.items()
+        }
         self.battles: dict[tuple[int, int], tuple[int, DoubleBattle]] = {}
         self.corrected = 0  # orders that the request did not allow
         self.was_random = False  # whether the last answer was one of those

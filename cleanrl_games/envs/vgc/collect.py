@@ -1,4 +1,5 @@
-"""Scripted players play each other, every core of the machine, and what they saw and did becomes a set of demonstrations.
+"""Scripted players play each other, every core of the machine, and what they saw and did becomes a set of
+demonstrations.
 
 process × workers:  VGCVecEnv(opponents=(expert, expert), record=True) ──> Writer ──> shards
                                       └─ battles, rows, finished shards ──> queue ──> index.json, progress
@@ -53,11 +54,18 @@ def record(battle_format, teams, experts, num_battles, seed):
             for end in batch.finished:
                 seats = [streams.pop((end["battle"], end["episode"], side), []) for side in (0, 1)]
                 if end["episode"] >= quota[end["battle"]] or end["winner"] < 0:
-                    done += int(end["episode"] < quota[end["battle"]])  # truncated: counted, so that it cannot go on for ever
+                    done += int(
+                        end["episode"] < quota[end["battle"]]
+                    )  # truncated: counted, so that it cannot go on for ever
                     continue
                 done += 1
                 yield [
-                    (np.array(rows, demos.ROW), side, OPPONENTS[end[f"p{side + 1}"]], demos.outcome(end["winner"], side))
+                    (
+                        np.array(rows, demos.ROW),
+                        side,
+                        OPPONENTS[end[f"p{side + 1}"]],
+                        demos.outcome(end["winner"], side),
+                    )
                     for side, rows in enumerate(seats)
                 ]
 
@@ -85,7 +93,9 @@ class CollectingView:
         if sys.stdout.isatty():
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-            self.bar = Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            self.bar = Progress(
+                TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+            )
             self.task = self.bar.add_task("collecting battles", total=battles)
             self.bar.start()
 
@@ -107,7 +117,9 @@ def process_reports(folder, name, jobs, stopping):
     context = multiprocessing.get_context("spawn")
     report = context.Queue()
     processes = [
-        context.Process(target=worker_main, args=(folder, f"{name}{number}_", job, report), name=f"collect-{number}", daemon=True)
+        context.Process(
+            target=worker_main, args=(folder, f"{name}{number}_", job, report), name=f"collect-{number}", daemon=True
+        )
         for number, job in enumerate(jobs)
     ]
     try:
@@ -120,7 +132,9 @@ def process_reports(folder, name, jobs, stopping):
             except queue.Empty:
                 dead = [process for process in processes if process.exitcode not in (None, 0)]
                 if dead:
-                    raise RuntimeError(f"Collecting process {dead[0].pid} died with exit code {dead[0].exitcode}.") from None
+                    raise RuntimeError(
+                        f"Collecting process {dead[0].pid} died with exit code {dead[0].exitcode}."
+                    ) from None
                 continue
             if kind == "error":
                 raise RuntimeError(f"A collecting process failed:\n{shard}")
@@ -148,17 +162,29 @@ def collect(folder, battle_format, experts, team_sources, num_battles, seed, wor
     `progress(battles, rows)` is called after each; ends early once `stopping` is not empty."""
     unknown = sorted(set(experts) - set(BASELINES))
     if unknown or not experts:
-        raise demos.DemonstrationError(f"There is no expert {', '.join(unknown) or 'given'}: choose from {', '.join(BASELINES)}.")
+        raise demos.DemonstrationError(
+            f"There is no expert {', '.join(unknown) or 'given'}: choose from {', '.join(BASELINES)}."
+        )
     folder = Path(folder)
-    index = demos.read_index(folder, battle_format) if (folder / "index.json").exists() else demos.new_index(battle_format)
+    index = (
+        demos.read_index(folder, battle_format) if (folder / "index.json").exists() else demos.new_index(battle_format)
+    )
     there = sum(shard["battles"] for shard in index["shards"])
     missing, done, rows = num_battles - there, 0, 0
     if missing <= 0:
         return
-    settings = {"battle_format": battle_format, "teams": team_mix(team_sources, battle_format, size=GENERATED), "experts": tuple(experts)}
+    settings = {
+        "battle_format": battle_format,
+        "teams": team_mix(team_sources, battle_format, size=GENERATED),
+        "experts": tuple(experts),
+    }
     count = max(1, min(workers, missing))
     jobs = [
-        {**settings, "num_battles": missing // count + (number < missing % count), "seed": seed * 1000 + 7 * there + number}
+        {
+            **settings,
+            "num_battles": missing // count + (number < missing % count),
+            "seed": seed * 1000 + 7 * there + number,
+        }
         for number in range(count)
     ]
     reports = (process_reports if workers else inline_reports)(folder, f"{there:06d}_", jobs, stopping)

@@ -14,7 +14,8 @@ START, END = "<!-- columns: start -->", "<!-- columns: end -->"
 
 
 def table() -> str:
-    """The generated part of the document: a summary of the groups, then every column with its place in the first row."""
+    """The generated part of the document: a summary of the groups, then every column with its place in the first
+    row."""
     lines = [
         f"{INTS} ids (int) and {FLOATS} floats. A column of row r stands at `start + r · width + column`.",
         "",
@@ -47,7 +48,9 @@ def with_table(text: str) -> str:
 
 
 def add_arguments(parser: argparse.ArgumentParser):
-    parser.add_argument("--check", action="store_true", help="write nothing, exit with 1 if the table is not up to date")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing, exit with 1 if the table is not up to date"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

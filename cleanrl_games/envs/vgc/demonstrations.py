@@ -4,8 +4,8 @@
                                   0000.rows.npy    (rows,) of ROW: one decision after another, a stream's in order
                                   0000.streams.npy (streams,) of STREAM: one seat of one battle, from preview to its end
 
-A shard is two plain npy files without objects, written under another name, renamed, and only then put into the index: an
-interrupted set is a shorter set. `Demonstrations` maps them into memory, so a set may be larger than it.
+A shard is two plain npy files without objects, written under another name, renamed, and only then put into the index:
+an interrupted set is a shorter set. `Demonstrations` maps them into memory, so a set may be larger than it.
 """
 
 import json
@@ -35,7 +35,9 @@ ROW = np.dtype(
         ("action", "<i2"),
     ]
 )
-STREAM = np.dtype([("start", "<i4"), ("length", "<i4"), ("battle", "<i4"), ("side", "u1"), ("source", "u1"), ("outcome", "<f4")])
+STREAM = np.dtype(
+    [("start", "<i4"), ("length", "<i4"), ("battle", "<i4"), ("side", "u1"), ("source", "u1"), ("outcome", "<f4")]
+)
 
 
 class DemonstrationError(ValueError):
@@ -65,7 +67,8 @@ def file_checksum(path: Path) -> int:
 
 
 class Writer:
-    """Writes a set shard by shard; several may write to one folder if their names differ and one process keeps the index."""
+    """Writes a set shard by shard; several may write to one folder if their names differ and one process keeps the
+    index."""
 
     def __init__(self, folder, name: str, shard_rows: int = 16384):
         self.folder, self.name, self.shard_rows, self.serial = Path(folder), name, shard_rows, 0
@@ -73,7 +76,8 @@ class Writer:
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def add(self, streams: list[tuple[np.ndarray, int, str, float]]) -> dict | None:
-        """One battle: (rows, side, source, outcome) of each seat that is known → the shard's index entry, if it is full now."""
+        """One battle: (rows, side, source, outcome) of each seat that is known → the shard's index entry, if it is full
+        now."""
         for rows, side, source, result in streams:
             if len(rows):
                 self.streams.append((self.count, len(rows), self.battles, side, SOURCES.index(source), result))
@@ -101,7 +105,12 @@ def save_array(path: Path, array: np.ndarray) -> None:
 
 
 def new_index(battle_format: str) -> dict:
-    return {"version": VERSION, "battle_format": normalize_format(battle_format), "contract_hash": contract_hash(), "shards": []}
+    return {
+        "version": VERSION,
+        "battle_format": normalize_format(battle_format),
+        "contract_hash": contract_hash(),
+        "shards": [],
+    }
 
 
 def write_index(folder, index: dict) -> None:
@@ -112,37 +121,51 @@ def read_index(folder, battle_format: str) -> dict:
     """A set's index, checked against what this code can read and what the run is about."""
     path = Path(folder) / "index.json"
     if not path.is_file():
-        raise DemonstrationError(f"{folder} has no index.json: it is no set of demonstrations. Make one with --collect or --replays.")
+        raise DemonstrationError(
+            f"{folder} has no index.json: it is no set of demonstrations. Make one with --collect or --replays."
+        )
     try:
         index = json.loads(path.read_text(encoding="utf-8"))
-        shards = [(shard["name"], shard["battles"], {k: dict(v) for k, v in shard["files"].items()}) for shard in index["shards"]]
+        shards = [
+            (shard["name"], shard["battles"], {k: dict(v) for k, v in shard["files"].items()})
+            for shard in index["shards"]
+        ]
         if not all(set(files) == {"rows", "streams"} and Path(name).name == name for name, _, files in shards):
             raise ValueError("a shard without its two files")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DemonstrationError(f"{path} is damaged ({type(error).__name__}: {error}): collect the set again.") from None
+        raise DemonstrationError(
+            f"{path} is damaged ({type(error).__name__}: {error}): collect the set again."
+        ) from None
     if index.get("version") != VERSION:
-        raise DemonstrationError(f"{path} is of version {index.get('version')}, this code reads version {VERSION}: collect the set again.")
+        raise DemonstrationError(
+            f"{path} is of version {index.get('version')}, this code reads version {VERSION}: collect the set again."
+        )
     if index.get("contract_hash") != contract_hash():
         raise DemonstrationError(
-            f"{path} was made with other columns, ids or actions (contract {index.get('contract_hash')}, here {contract_hash()}): "
+            f"{path} was made with other columns, ids or actions (contract {index.get('contract_hash')}, here "
+            f"{contract_hash()}): "
             "collect the set again, or check out the commit that made it."
         )
     if index.get("battle_format") != normalize_format(battle_format):
         raise DemonstrationError(
-            f"{folder} holds battles of {index.get('battle_format')}, this run is about {normalize_format(battle_format)}: "
+            f"{folder} holds battles of {index.get('battle_format')}, this run is about "
+            f"{normalize_format(battle_format)}: "
             "give another set, or the format with --battle-format."
         )
     return index
 
 
 class Demonstrations:
-    """Sets, mapped into memory and checked. `streams` are those of all shards; `rows(stream numbers)` fetches their decisions."""
+    """Sets, mapped into memory and checked. `streams` are those of all shards; `rows(stream numbers)` fetches their
+    decisions."""
 
     def __init__(self, folders, battle_format: str):
         self.shards, streams, self.battles = [], [], 0
         for folder in map(Path, folders):
             for shard in read_index(folder, battle_format)["shards"]:
-                rows, found = (open_array(folder, shard, part, dtype) for part, dtype in (("rows", ROW), ("streams", STREAM)))
+                rows, found = (
+                    open_array(folder, shard, part, dtype) for part, dtype in (("rows", ROW), ("streams", STREAM))
+                )
                 check_streams(folder / f"{shard['name']}.streams.npy", rows, found)
                 numbered = np.zeros(len(found), [*STREAM.descr, ("shard", "<i4"), ("game", "<i8")])
                 for name in STREAM.names:
@@ -152,7 +175,9 @@ class Demonstrations:
                 self.shards.append(rows)
                 streams.append(numbered)
         if not streams:
-            raise DemonstrationError(f"There is not one battle in {', '.join(map(str, folders)) or 'no folder at all'}: collect some.")
+            raise DemonstrationError(
+                f"There is not one battle in {', '.join(map(str, folders)) or 'no folder at all'}: collect some."
+            )
         self.streams = np.concatenate(streams)  # (S,)
 
     def rows(self, numbers: np.ndarray) -> np.ndarray:
@@ -178,7 +203,9 @@ def open_array(folder: Path, shard: dict, part: str, dtype: np.dtype) -> np.ndar
             raise
         raise DemonstrationError(f"{path} cannot be read ({type(error).__name__}: {error}): {again}.") from None
     if array.dtype != dtype or array.shape != (said["count"],):
-        raise DemonstrationError(f"{path} holds {array.shape} of other fields than this code writes: collect the set again.")
+        raise DemonstrationError(
+            f"{path} holds {array.shape} of other fields than this code writes: collect the set again."
+        )
     return array
 
 

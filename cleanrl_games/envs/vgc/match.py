@@ -1,8 +1,9 @@
-"""Two players against each other. A player is the name of a scripted one or anything with `act(batch, rows) -> actions`.
+"""Two players against each other. A player is the name of a scripted one or anything with `act(batch, rows) ->
+actions`.
 
-`batch` is a `Batch` of VGCVecEnv, `rows` the decisions in it that this player has to answer; a policy with a memory keeps it by
-`batch.key[rows]`, starts anew where `batch.kind[rows] == PREVIEW` and goes back one step where `batch.retry[rows]`.
-"""
+`batch` is a `Batch` of VGCVecEnv, `rows` the decisions in it that this player has to answer; a policy with a memory
+keeps it by `batch.key[rows]`, starts anew where `batch.kind[rows] == PREVIEW` and goes back one step where
+`batch.retry[rows]`."""
 
 from dataclasses import replace
 
@@ -27,11 +28,12 @@ def play_battles(
     first_log=None,
     **env_settings,
 ):
-    """Plays `num_battles` battles, each counted exactly once → (scores, turns) as `player` sees them, by table and episode.
+    """Plays `num_battles` battles, each counted exactly once → (scores, turns) as `player` sees them, by table and
+    episode.
 
-    A score is 1 for a win, 0.5 for a tie or a truncated battle, 0 for a loss. `player` is side 0 at even tables and side 1 at odd
-    ones. `teams` are what VGCVecEnv takes, None the shipped held-out ones; `progress(battles done)` is called now and then,
-    `first_log(log)` with the log of the first table's first battle, in which `player` is p1.
+    A score is 1 for a win, 0.5 for a tie or a truncated battle, 0 for a loss. `player` is side 0 at even tables and
+    side 1 at odd ones. `teams` are what VGCVecEnv takes, None the shipped held-out ones; `progress(battles done)` is
+    called now and then, `first_log(log)` with the log of the first table's first battle, in which `player` is p1.
     """
     teams = TeamPool("shipped", battle_format, split="eval") if teams is None else teams
     tables = min(at_once, num_battles)
@@ -68,9 +70,11 @@ def play_battles(
 
 
 def replay_battles(env, played):
-    """Plays battles again up to where they stood: same seed and episodes, same moves → what they ask next, as one batch.
+    """Plays battles again up to where they stood: same seed and episodes, same moves → what they ask next, as one
+    batch.
 
-    `played`: for each battle of `env`, which has just begun, its (key, action) in order; empty = it stays at its preview."""
+    `played`: for each battle of `env`, which has just begun, its (key, action) in order; empty = it stays at its
+    preview."""
     left = {key: [] for key in range(2 * len(played))}
     for key, action in (move for moves in played for move in moves):
         left[key].append(action)

@@ -1,14 +1,15 @@
 """MDBO: the action space of a doubles decision as one number, and what is legal, from the player's own request.
 
-    slot action   10·move + 5·tera + (target + 2)   0–39   move 0–3; target −2, −1 own slots, 0 none, 1, 2 the opponent's
+    slot action   10·move + 5·tera + (target + 2)   0–39   move 0–3; target −2, −1 own slots, 0 none, 1, 2 the
+      opponent's
                   40–43                              switch to position 1–4 of the request's side.pokemon
                   44                                 pass
     joint action  45·slot0 + slot1                   0–2024
     preview       a line-up of four                  0–89   (leads ascending, back pair ascending, in itertools order)
 
 A factored policy (45-way slot 0, then 45-way slot 1 given slot 0) and a flat 2025-way head speak of the same number.
-`showdown/mdbo.js` is the same table in the simulator's process; a test compares the two on every request of many battles.
-"""
+`showdown/mdbo.js` is the same table in the simulator's process; a test compares the two on every request of many
+battles."""
 
 from itertools import combinations, permutations
 from typing import NamedTuple
@@ -60,7 +61,7 @@ PAIRS = pair_table()  # (45, 45)
 PASSES = (np.arange(SLOT_ACTIONS)[:, None] == PASS).astype(np.uint8) + (np.arange(SLOT_ACTIONS) == PASS)  # (45, 45)
 
 
-# ---------------------------------------------------------------------------------------------- numbers and their meaning
+# -------------------------------------------------------------------------------------------- numbers and their meaning
 
 
 def encode_slot(slot: SlotAction) -> int:
@@ -103,7 +104,7 @@ def slot_parts() -> np.ndarray:
 SLOT_PARTS = slot_parts()  # (45, 15)
 
 
-# ------------------------------------------------------------------------------------------------------------------ masks
+# ---------------------------------------------------------------------------------------------------------------- masks
 
 
 def fainted(mon: dict) -> bool:
@@ -191,7 +192,7 @@ def mask(request: dict) -> np.ndarray:
     return joint_mask(*slot_masks(request))
 
 
-# ------------------------------------------------------------------------------------------- Showdown's and poke-env's words
+# -------------------------------------------------------------------------------------- Showdown's and poke-env's words
 
 
 def slot_choice(action: int, active: dict | None) -> str:
@@ -205,7 +206,8 @@ def slot_choice(action: int, active: dict | None) -> str:
 
 
 def choice(action: int, request: dict) -> str:
-    """What a player sends to Showdown: by index, since names fail for locked moves, Ditto, Illusion and odd nicknames."""
+    """What a player sends to Showdown: by index, since names fail for locked moves, Ditto, Illusion and odd
+    nicknames."""
     if action == DEFAULT:
         return "default"
     if request.get("teamPreview"):
@@ -253,7 +255,11 @@ def from_order(order, battle) -> int:
         elif isinstance(half.order, Move):
             moves = [move["id"] for move in ((request.get("active") or [None, None])[slot] or {"moves": []})["moves"]]
             known = half.order.id in moves
-            halves.append(SlotAction(moves.index(half.order.id), half.move_target, half.terastallize or half.mega) if known else None)
+            halves.append(
+                SlotAction(moves.index(half.order.id), half.move_target, half.terastallize or half.mega)
+                if known
+                else None
+            )
         else:
             halves.append(SlotAction() if half.message == "/choose pass" else None)
     return DEFAULT if None in halves else encode(*halves)

@@ -1,11 +1,13 @@
 """An oracle for the observation: where poke-env is right, the frames of VGCVecEnv say the same.
 
-    VGCVecEnv(protocol=True), random legal actions ──> each player's lines and requests ──> poke-env's DoubleBattle ──> Oracle
-                     └──> its frames, written by PlayerView in Node ──────────────────────── equal where it speaks? ──────┘
+    VGCVecEnv(protocol=True), random legal actions ──> each player's lines and requests ──> poke-env's DoubleBattle ──>
+    Oracle
+                     └──> its frames, written by PlayerView in Node ──────────────────────── equal where it speaks?
+                     ──────┘
 
-The oracle speaks of health, faints, status, who stands where and who was shown, stages, effects that the protocol starts and ends, weather,
-terrain, rooms, conditions of the sides, the turn. Where poke-env is known to be wrong (docs/vgc_features.md) it is silent. And no line
-may tell a player the opponent's exact HP.
+The oracle speaks of health, faints, status, who stands where and who was shown, stages, effects that the protocol
+starts and ends, weather, terrain, rooms, conditions of the sides, the turn. Where poke-env is known to be wrong
+(docs/vgc_features.md) it is silent. And no line may tell a player the opponent's exact HP.
 
     python -m cleanrl_games.envs.vgc parity --decisions 2000
 
@@ -53,12 +55,22 @@ TERRAINS = {Field[f"{name.upper()}_TERRAIN"]: name for name in ("electric", "gra
 ROOMS = (Field.TRICK_ROOM, Field.GRAVITY, Field.MAGIC_ROOM, Field.WONDER_ROOM)
 LAYERS = {"spikes": 3, "toxic_spikes": 2}
 SPANS = ("reflect", "light_screen", "aurora_veil")  # two columns each: how long it lasts at least and at most
-CONDITIONS = ("tailwind", "safeguard", "mist", "stealth_rock", "sticky_web", "fire_pledge", "water_pledge", "grass_pledge")
+CONDITIONS = (
+    "tailwind",
+    "safeguard",
+    "mist",
+    "stealth_rock",
+    "sticky_web",
+    "fire_pledge",
+    "water_pledge",
+    "grass_pledge",
+)
 # Effects that poke-env starts and ends when the protocol does.
 EFFECTS = {
     name: (Effect[name.upper()],)
     for name in (
-        "confusion taunt encore disable torment leech_seed yawn imprison heal_block attract throat_chop salt_cure smack_down "
+        "confusion taunt encore disable torment leech_seed yawn imprison heal_block attract throat_chop salt_cure "
+        "smack_down "
         "magnet_rise syrup_bomb curse uproar slow_start substitute commander"
     ).split()
 } | {
@@ -114,7 +126,9 @@ class Oracle:
         self.request: dict = {}
         self.previewed: list[int] = []  # species of the opponent's team, in order
         self.deceivers = {"p1": False, "p2": False}  # sides with an Illusion: poke-env credits the wrong Pokémon
-        self.misread: set[str] = set()  # slots whose stages or effects were passed on or copied, which poke-env does not follow
+        self.misread: set[str] = (
+            set()
+        )  # slots whose stages or effects were passed on or copied, which poke-env does not follow
 
     def hear(self, line: str) -> None:
         feed(self.battle, [line])
@@ -249,11 +263,15 @@ def compare_battle(battle: dict, report: Report) -> None:
 def exact_hp(line: str, side: int) -> bool:
     """Whether a line tells a player the opponent's HP in points: 57/100 is what a player sees, 103/181 is a secret."""
     parts = line.split("|")
-    place = {"switch": 4, "drag": 4, "replace": 4, "-damage": 3, "-heal": 3, "-sethp": 3}.get(parts[1] if len(parts) > 1 else "")
+    place = {"switch": 4, "drag": 4, "replace": 4, "-damage": 3, "-heal": 3, "-sethp": 3}.get(
+        parts[1] if len(parts) > 1 else ""
+    )
     if place is None or len(parts) <= place or not parts[2].startswith(f"p{2 - side}"):
         return False
     health = parts[place].split(" ")[0]
-    return "/" in health and health.split("/")[1].rstrip("gyr") != "100"  # 50/100y: the colour of the bar, where two are possible
+    return (
+        "/" in health and health.split("/")[1].rstrip("gyr") != "100"
+    )  # 50/100y: the colour of the bar, where two are possible
 
 
 def check(battle_format: str, open_team_sheets: bool, decisions: int, seed: int, teams: list[str]) -> Report:

@@ -1,14 +1,15 @@
 """VGCPlayer: any policy as a poke-env Player, on a real Showdown server.
 
-    server ──> websocket ──> poke-env ──> lines, requests ──> Views (Node) ──> frame ──> policy ──> "/choose move 2 1, switch 3"
+    server ──> websocket ──> poke-env ──> lines, requests ──> Views (Node) ──> frame ──> policy ──> "/choose move 2 1,
+    switch 3"
 
     player = VGCPlayer(policy, battle_format="gen9vgc2024regg", team=packed)
     await player.battle_against(RandomPlayer(battle_format="gen9vgc2024regg", team=packed), n_battles=20)
 
 poke-env speaks with the server; what the policy sees comes from the view that VGCVecEnv uses, bit by bit the same.
-`policy(ints, floats, mask, kind, state) -> action, state` gets the columns of VGCVecEnv, the legal actions as (2025,) bool, kind PREVIEW or TURN, and the state it returned at its last decision of this battle (None at the first): an LSTM's
-memory, or nothing. Choices go out by index with the request's id, so a late answer never counts for another turn.
-"""
+`policy(ints, floats, mask, kind, state) -> action, state` gets the columns of VGCVecEnv, the legal actions as (2025,)
+bool, kind PREVIEW or TURN, and the state it returned at its last decision of this battle (None at the first): an LSTM's
+memory, or nothing. Choices go out by index with the request's id, so a late answer never counts for another turn."""
 
 import json
 from collections.abc import Callable
@@ -40,7 +41,9 @@ class Choice(BattleOrder):
 class Seat:
     """What the player keeps of one battle."""
 
-    unheard: list[dict] = field(default_factory=list)  # what the server said since the last decision, as `Views.follow` takes it
+    unheard: list[dict] = field(
+        default_factory=list
+    )  # what the server said since the last decision, as `Views.follow` takes it
     log: list[str] = field(default_factory=list)
     state: object = None
     request: dict | None = None
@@ -91,7 +94,8 @@ class VGCPlayer(Player):
             seat.request = request
 
     def observe(self, battle: DoubleBattle) -> np.ndarray:
-        """The frame of this moment, as VGCVecEnv would give it. A request speaks of what its lines have told: it comes after them."""
+        """The frame of this moment, as VGCVecEnv would give it. A request speaks of what its lines have told: it comes
+        after them."""
         seat = self.seats[battle.battle_tag]
         entries, seat.unheard = seat.unheard, []
         if "request" not in (entries or [{}])[-1]:
@@ -101,7 +105,8 @@ class VGCPlayer(Player):
     # ------------------------------------------------------------------------------------------- what is decided
 
     def decide(self, battle: DoubleBattle) -> BattleOrder:
-        """The policy's order. If it fails the battle is given up, and the failure is raised where the battles were asked for."""
+        """The policy's order. If it fails the battle is given up, and the failure is raised where the battles were
+        asked for."""
         try:
             seat = self.seats[battle.battle_tag]
             request = seat.request
@@ -115,7 +120,8 @@ class VGCPlayer(Player):
             action, seat.state = self.policy(frame["ints"], frame["floats"], legal, kind, seat.state)
             if not legal[action]:
                 raise ValueError(
-                    f"The policy chose action {action} in {battle.battle_tag}, turn {battle.turn}, where the mask forbids it; "
+                    f"The policy chose action {action} in {battle.battle_tag}, turn {battle.turn}, where the mask "
+                    f"forbids it; "
                     "sample among the actions whose mask is True."
                 )
             return Choice(mdbo.choice(int(action), request), request.get("rqid"))

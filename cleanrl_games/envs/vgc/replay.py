@@ -5,9 +5,10 @@
     write_replay(log_text, "battle")         both
     python -m cleanrl_games.envs.vgc replay battle.log --output battle.html
 
-The command reads every wrapping that people have battles in (.log, .html, .json: see `replay_files.py`), whoever played them. The page is `replay_page.html` with `replay_page.js` and the battle's events (see `replay_log.py`) put in, and the log
-itself, so that a page can be learned from as well. Names come from strangers: they travel as escaped JSON, are shown as text only, and the page's own policy runs no script but its own.
-"""
+The command reads every wrapping that people have battles in (.log, .html, .json: see `replay_files.py`), whoever played
+them. The page is `replay_page.html` with `replay_page.js` and the battle's events (see `replay_log.py`) put in, and the
+log itself, so that a page can be learned from as well. Names come from strangers: they travel as escaped JSON, are
+shown as text only, and the page's own policy runs no script but its own."""
 
 import argparse
 import base64
@@ -63,7 +64,8 @@ def replay_log(log_text: str) -> str:
 
 
 def write_replay(log_text: str, path: str | os.PathLike) -> list[Path]:
-    """Write what the suffix asks for (`.html`, `.log`; neither: both) and return the files. A file is whole or absent."""
+    """Write what the suffix asks for (`.html`, `.log`; neither: both) and return the files. A file is whole or
+    absent."""
     path = Path(path)
     if path.suffix == ".html":
         wanted = {path: replay_html(log_text)}
@@ -93,7 +95,9 @@ def write_whole(path: Path, text: str) -> None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("log", type=Path, help="a saved battle: .log, .html or .json")
-    parser.add_argument("--output", type=Path, default=None, help="OUT.html or OUT.log; default: the battle's name with .html")
+    parser.add_argument(
+        "--output", type=Path, default=None, help="OUT.html or OUT.log; default: the battle's name with .html"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -120,7 +124,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m cleanrl_games.envs.vgc replay", description="Show a battle in a browser.")
+    parser = argparse.ArgumentParser(
+        prog="python -m cleanrl_games.envs.vgc replay", description="Show a battle in a browser."
+    )
     add_arguments(parser)
     return run(parser.parse_args(argv))
 

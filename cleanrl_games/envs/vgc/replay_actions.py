@@ -1,14 +1,15 @@
 """A saved Showdown battle, read back as two streams of decisions: what each player saw, could do, and did.
 
-    log ──> Board (who stands where) ──┬─> requests as the player may have got them ──> Views (Node) ──> observation, mask
+    log ──> Board (who stands where) ──┬─> requests as the player may have got them ──> Views (Node) ──> observation,
+    mask
                                        └─> what each Pokémon then did ──> MDBO action, or "not known"
 
-A spectator does not see everything. Not known, and so left out of the loss: what a Pokémon would have done that fainted, flinched or
-slept first; a target behind Follow Me, Lightning Rod, a fainted foe or a single move that hit both; the choice behind Encore or
-Struggle; team preview, unless all four were seen; everything of a side whose Illusion may be at work.
-Not known and guessed in the observation: a player's own stats (31 IVs, EVs spread evenly), exact HP (from per cent), moves and items
-that no sheet and no line showed, picks that never came in (absent). Everything else is as in VGCVecEnv.
-"""
+A spectator does not see everything. Not known, and so left out of the loss: what a Pokémon would have done that
+fainted, flinched or slept first; a target behind Follow Me, Lightning Rod, a fainted foe or a single move that hit
+both; the choice behind Encore or Struggle; team preview, unless all four were seen; everything of a side whose Illusion
+may be at work. Not known and guessed in the observation: a player's own stats (31 IVs, EVs spread evenly), exact HP
+(from per cent), moves and items that no sheet and no line showed, picks that never came in (absent). Everything else is
+as in VGCVecEnv."""
 
 import re
 from dataclasses import dataclass, field
@@ -64,7 +65,8 @@ def guessed_stats(species: str, level: int) -> dict[str, int]:
 
 
 class Decision:
-    """One decision of one side while its action is being read: by slot, what was chosen (None = not known) and the tera or mega bit."""
+    """One decision of one side while its action is being read: by slot, what was chosen (None = not known) and the tera
+    or mega bit."""
 
     def __init__(self, request: dict, order: list[int], turn: int):
         self.request, self.order, self.turn = request, list(order), turn
@@ -88,7 +90,8 @@ class Decision:
         self.closed[slot] = True
 
     def finish(self, frame: np.ndarray) -> None:
-        """From slots to the joint number, if the frame's mask allows it. The second choice is learned given the first: it needs both."""
+        """From slots to the joint number, if the frame's mask allows it. The second choice is learned given the first:
+        it needs both."""
         if self.doubtful:
             self.known = 0
         if self.preview or self.doubtful:
@@ -115,7 +118,8 @@ class Decision:
         return row
 
     def words(self, names: list[str]) -> str:
-        """The action with names in place of positions: "move fakeout +2 terastallize, switch Incineroar"; "?" where it is not known."""
+        """The action with names in place of positions: "move fakeout +2 terastallize, switch Incineroar"; "?" where it
+        is not known."""
         if self.preview:
             return "team " + ", ".join(names[place] for place in mdbo.PREVIEWS[self.action]) if self.known else "team ?"
         said = []
@@ -148,7 +152,9 @@ class Seat:
         self.champions = "Champions" in ended.tier  # where nobody terastallizes
         mons = ended.mons[side]
         self.names, self.details, self.sheets = [mon["name"] for mon in mons], [], []
-        self.moves = [sorted(to_id(move) for move in mon["moves"][:4]) for mon in mons]  # not as used: that would tell what comes first
+        self.moves = [
+            sorted(to_id(move) for move in mon["moves"][:4]) for mon in mons
+        ]  # not as used: that would tell what comes first
         self.abilities, self.teras = [""] * len(mons), [""] * len(mons)
         self.items = ["unknown"] * len(mons)
         self.stones = [""] * len(mons)  # what each was seen to mega evolve with
@@ -175,7 +181,9 @@ class Seat:
                 self.stones[ended.by_name[f"{side}: {parts[0].partition(': ')[2]}"]] = to_id(parts[2])
         for place, mon in enumerate(mons[: len(self.details)]):
             base = to_id(self.details[place].split(", ")[0].removesuffix("-*").split("-")[0])
-            sheet = next((entry for entry in self.sheets if to_id(entry.species or entry.nickname).startswith(base)), None)
+            sheet = next(
+                (entry for entry in self.sheets if to_id(entry.species or entry.nickname).startswith(base)), None
+            )
             self.abilities[place] = to_id(sheet.ability or "") if sheet else to_id(mon["ability"])
             self.teras[place] = (sheet.tera_type if sheet else None) or mon["sheet_tera"] or ""
             if sheet:
@@ -200,7 +208,9 @@ class Seat:
     def entry(self, board: Board, place: int, active: bool, preview: bool) -> dict:
         mon = board.mons[self.side][place]
         shown = self.previewed[place] if preview and not self.sheets else self.details[place]
-        details = shown if not mon["seen"] else ", ".join(filter(None, [mon["species"], f"L{mon['level']}", mon["gender"]]))
+        details = (
+            shown if not mon["seen"] else ", ".join(filter(None, [mon["species"], f"L{mon['level']}", mon["gender"]]))
+        )
         stats = guessed_stats(details.split(", ")[0].removesuffix("-*"), mon["level"])
         most = stats.pop("hp")
         left = max(1, round(mon["hp"] / 100 * most))
@@ -209,18 +219,23 @@ class Seat:
         told = bool(self.sheets) or not preview
         ability = self.abilities[place] if told else ""
         return {
-            "ident": f"{self.side}: {self.names[place]}", "details": details + (f", tera:{mon['tera']}" if mon["tera"] else ""),
-            "condition": condition, "active": active, "stats": stats, "moves": self.moves[place] if told else [], "baseAbility": ability,
+            "ident": f"{self.side}: {self.names[place]}",
+            "details": details + (f", tera:{mon['tera']}" if mon["tera"] else ""),
+            "condition": condition, "active": active, "stats": stats, "moves": self.moves[place] if told else [],
+            "baseAbility": ability,
             "ability": ability, "item": self.items[place] if told else "unknown", "pokeball": "pokeball",
             "teraType": self.teras[place] or mon["tera"],
-            "terastallized": "" if mon["fainted"] else mon["tera"], "commanding": place in self.commands, "reviving": place == self.reviving,
+            "terastallized": "" if mon["fainted"] else mon["tera"], "commanding": place in self.commands,
+            "reviving": place == self.reviving,
         }  # fmt: skip
 
     def ask(self, board: Board, forced=None, preview=False) -> Decision:
         """The request of this moment, as the player's view hears it; from now on the lines tell how it was answered."""
         places = range(len(self.details)) if preview else self.order
         request = {"side": {"name": board.players[self.side], "id": self.side}}
-        request["side"]["pokemon"] = [self.entry(board, place, not preview and at < 2, preview) for at, place in enumerate(places)]
+        request["side"]["pokemon"] = [
+            self.entry(board, place, not preview and at < 2, preview) for at, place in enumerate(places)
+        ]
         if preview:
             request |= {"teamPreview": True, "maxChosenTeamSize": 4}
         elif forced:
@@ -230,7 +245,9 @@ class Seat:
         self.entries += [{"request": request}, {"observe": True}]
         self.open = Decision(request, self.order, board.turn)
         self.decisions.append(self.open)
-        self.open.doubtful = self.trickster  # even after it fell: who stood there before is in doubt, and so who stands where
+        self.open.doubtful = (
+            self.trickster
+        )  # even after it fell: who stood there before is in doubt, and so who stands where
         if not preview and not forced:
             for slot, place in enumerate(self.order[:2]):
                 if board.mons[self.side][place]["fainted"] or place in self.commands:
@@ -344,7 +361,7 @@ class Reader:
             result.append((rows, seat.number, "replay", demos.outcome(self.winner, seat.number)))
         return result
 
-    # ---------------------------------------------------------------------------------------------- when players are asked
+    # ------------------------------------------------------------------------------------------- when players are asked
 
     def preview(self) -> None:
         self.started = True
@@ -360,7 +377,8 @@ class Reader:
             self.ask(side)
 
     def forced(self, slot: str) -> bool:
-        """Whether a switch answers a forced one: after somebody acted, by an item or ability that throws out, or a second one."""
+        """Whether a switch answers a forced one: after somebody acted, by an item or ability that throws out, or a
+        second one."""
         if self.board.turn == 0:
             return slot in self.switched
         return self.acted or slot in self.switched or slot in self.ejected
@@ -440,7 +458,7 @@ class Reader:
             lines.append(line)
         return lines
 
-    # -------------------------------------------------------------------------------------------------- what they answered
+    # ----------------------------------------------------------------------------------------------- what they answered
 
     def acting(self, ident: str):
         """(seat, its turn decision, slot there) of a Pokémon that was asked at the start of this turn, or None"""
@@ -493,7 +511,11 @@ class Reader:
                 known = None if target is None else mdbo.SlotAction(seat.moves[place].index(move), target)
             if kind == "move":
                 seat.uses[place][move] = seat.uses[place].get(move, 0) + 1
-            if kind == "move" and known is None and any(line.startswith("|-prepare|") for line in self.until(at + 1, MAJOR)):
+            if (
+                kind == "move"
+                and known is None
+                and any(line.startswith("|-prepare|") for line in self.until(at + 1, MAJOR))
+            ):
                 seat.charging[place] = (decision, slot, move)
         decision.choose(slot, known)
         decision.closed[slot] = True
@@ -524,7 +546,8 @@ class Reader:
         told = [line[1:].split("|") for line in minor]
         if not aimed:  # a move that is prepared and done at once names its target in the end
             aimed = next((parts[3] for parts in told if parts[0] == "-anim" and len(parts) > 3), "")
-        # What hits both names one of them at random. Dragon Darts go for one, then the other; if one of them cannot be hit, both for the other.
+        # What hits both names one of them at random. Dragon Darts go for one, then the other; if one of them cannot be
+        # hit, both for the other.
         if "[spread]" in self.lines[at] or self.hits_both(move, seat, decision.order[slot]):
             return None
         hit = {parts[1][:3] for parts in told if parts[0] == "-damage" and len(parts) == 3}
@@ -533,7 +556,12 @@ class Reader:
         if any(parts[0] == "-activate" and len(parts) > 2 and parts[2] in DRAWING for parts in told):
             return None
         side = aimed[:2]
-        if aimed[:3] not in self.board.slots or side in self.swapped or seat.side in self.swapped or aimed[:3] in self.redirecting:
+        if (
+            aimed[:3] not in self.board.slots
+            or side in self.swapped
+            or seat.side in self.swapped
+            or aimed[:3] in self.redirecting
+        ):
             return None
         index = "ab".index(aimed[2])
         if f"{side}{'ba'[index]}" in self.empty:
@@ -545,7 +573,7 @@ class Reader:
             return "Psychic Terrain" in self.board.field
         return move == "terastarstorm" and self.board.mons[seat.side][place]["species"] == "Terapagos-Stellar"
 
-    # --------------------------------------------------------------------------------------------------- what has happened
+    # ------------------------------------------------------------------------------------------------ what has happened
 
     def note(self, kind: str, parts: list[str]) -> None:
         """What later lines are judged by."""
@@ -562,7 +590,9 @@ class Reader:
             order[0], order[1] = order[1], order[0]
         elif kind == "-singleturn" and to_id(effect) in REDIRECTING:
             self.redirecting.add(slot)
-        elif (kind == "-singleturn" and effect == "Instruct") or (kind == "-activate" and parts[1] == "ability: Dancer"):
+        elif (kind == "-singleturn" and effect == "Instruct") or (
+            kind == "-activate" and parts[1] == "ability: Dancer"
+        ):
             self.not_their_own.add(slot)
         elif kind == "-start" and effect == "Encore":
             self.encored.add(slot)
@@ -635,8 +665,12 @@ def collect_replays(source, folder, battle_format: str, progress=None) -> Collec
             except ReplayError as error:
                 found.left_out.append(f"{path.relative_to(source)}: {error}")
                 continue
-            except Exception as error:  # strangers' files hold what nobody thought of; one of them must not end the others
-                found.left_out.append(f"{path.relative_to(source)}: it cannot be followed ({type(error).__name__}: {error})")
+            except (
+                Exception
+            ) as error:  # strangers' files hold what nobody thought of; one of them must not end the others
+                found.left_out.append(
+                    f"{path.relative_to(source)}: it cannot be followed ({type(error).__name__}: {error})"
+                )
                 continue
             found.battles += 1
             found.decisions += sum(len(rows) for rows, *_ in streams)

@@ -2,8 +2,8 @@
 
     python -m cleanrl_games.envs.vgc replays my_replays/ --battle-format gen9vgc2024regh
 
-Where a file also has the choices that were really made (`inputLog`, in a server's own logs), each known decision is compared with them:
-the exit code is 1 if one is wrong. The last line is JSON. `--list` prints every decision in words.
+Where a file also has the choices that were really made (`inputLog`, in a server's own logs), each known decision is
+compared with them: the exit code is 1 if one is wrong. The last line is JSON. `--list` prints every decision in words.
 
     python -m cleanrl_games.envs.vgc replays --own-battles 500 --battle-format gen9championsvgc2026regma
 
@@ -83,7 +83,8 @@ def read_choice(text: str, order: list[int], names: list[str], offers: list | No
 
 
 def compare(reader: Reader, input_log: list[str], score: Score, where: str) -> None:
-    """Walks through the battle with the true order of each team, which only its player's choice at team preview tells."""
+    """Walks through the battle with the true order of each team, which only its player's choice at team preview
+    tells."""
     real = real_choices(input_log)
     orders: dict[str, list[int]] = {}
     for choices in real.values():
@@ -100,7 +101,9 @@ def compare(reader: Reader, input_log: list[str], score: Score, where: str) -> N
         names = reader.seats[side].names
         if not real[side]:  # the battle ended before this one was answered
             if decision.known:
-                score.wrong.append(f"{where}, {side}, turn {decision.turn}: {decision.words(names)}, but nothing was chosen")
+                score.wrong.append(
+                    f"{where}, {side}, turn {decision.turn}: {decision.words(names)}, but nothing was chosen"
+                )
             continue
         choice = real[side].pop(0)
         if decision.preview:
@@ -203,7 +206,9 @@ def compare_own(log: str, winner: int, truth, battle_format: str, views: Views, 
                 agree = True
                 for slot, bit in enumerate((demos.FIRST, demos.SECOND)):
                     halves = [divmod(int(number), mdbo.SLOT_ACTIONS)[slot] for number in (row["action"], action)]
-                    agree &= not row["known"] & bit or meaning(halves[0], slot, row["ints"]) == meaning(halves[1], slot, ints)
+                    agree &= not row["known"] & bit or meaning(halves[0], slot, row["ints"]) == meaning(
+                        halves[1], slot, ints
+                    )
             if not agree:
                 score.wrong.append(f"{where}, p{side + 1}, decision {number}: read {row['action']}, played {action}")
 
@@ -226,7 +231,9 @@ def own_teams(battle_format: str, seed: int) -> list[str]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, nargs="?", help="replays, searched with its subfolders")
-    parser.add_argument("--own-battles", type=int, default=0, help="instead of a folder: this many random battles, read back")
+    parser.add_argument(
+        "--own-battles", type=int, default=0, help="instead of a folder: this many random battles, read back"
+    )
     parser.add_argument("--seed", type=int, default=1, help="of those battles")
     parser.add_argument("--battle-format", default="gen9vgc2024regg")
     parser.add_argument("--list", action="store_true", help="print every decision")
@@ -241,13 +248,22 @@ def run(args: argparse.Namespace) -> int:
     if args.own_battles:
         score = check_own(battle_format, args.own_battles, args.seed, own_teams(battle_format, args.seed))
     elif args.folder is None or not args.folder.is_dir():
-        print(f"{args.folder} is no folder: give one with Showdown replays ({', '.join(SUFFIXES)}) in it.", file=sys.stderr)
+        print(
+            f"{args.folder} is no folder: give one with Showdown replays ({', '.join(SUFFIXES)}) in it.",
+            file=sys.stderr,
+        )
         return 2
     else:
         score = check(args.folder, battle_format, print if args.list else None)
     for line in (*score.left_out, *score.wrong):
         print(line)
-    result = {"files": score.files, "read": score.read, "decisions": score.decisions, "known": score.known, "first_only": score.partly}
+    result = {
+        "files": score.files,
+        "read": score.read,
+        "decisions": score.decisions,
+        "known": score.known,
+        "first_only": score.partly,
+    }
     if score.made:
         result |= {"choices": score.made, "recovered": score.right}
     if score.made or args.own_battles:

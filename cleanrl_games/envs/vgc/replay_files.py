@@ -2,7 +2,8 @@
 
 .log, .txt   the protocol itself, or the log that `play_showdown.py` writes
 .html        a page saved by Showdown's "Download replay", or one of our own pages
-.json        what a server's replay API gives (`log` a text), or a server's own log (`log` a list of lines, perhaps with `inputLog`)
+.json        what a server's replay API gives (`log` a text), or a server's own log (`log` a list of lines, perhaps with
+  `inputLog`)
 """
 
 import json
@@ -12,7 +13,14 @@ from pathlib import Path
 
 SUFFIXES = (".log", ".txt", ".html", ".json")
 MAX_BYTES = 8 << 20  # a long battle has some 100 kB
-CONDITION_AT = {"switch": 3, "drag": 3, "replace": 3, "-damage": 2, "-heal": 2, "-sethp": 2}  # part of a line that tells HP
+CONDITION_AT = {
+    "switch": 3,
+    "drag": 3,
+    "replace": 3,
+    "-damage": 2,
+    "-heal": 2,
+    "-sethp": 2,
+}  # part of a line that tells HP
 
 
 class ReplayError(ValueError):
@@ -92,7 +100,8 @@ def spectator_lines(text: str) -> list[str]:
 
 
 def battle_lines(text: str) -> list[str]:
-    """A spectator's lines in today's spelling: HP in per cent (a server's own log has points), `[from] x` for older logs' `[from]x`."""
+    """A spectator's lines in today's spelling: HP in per cent (a server's own log has points), `[from] x` for older
+    logs' `[from]x`."""
     lines = []
     for line in spectator_lines(text):
         if not line.startswith("|"):

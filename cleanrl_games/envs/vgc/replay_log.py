@@ -30,9 +30,9 @@ from cleanrl_games.envs.vgc.replay_words import (
 
 # Bookkeeping of the server, chat, clocks: nothing of the battle is lost without them.
 SILENT = set(
-    "|t:|j|J|l|L|n|N|c|c:|chat|inactive|inactiveoff|request|debug|error|bigerror|upkeep|rule|gen|gametype|clearpoke|start"
-    "|teamsize|rated|seed|title|init|deinit|sentchoice|badge|uhtml|uhtmlchange|html|raw|join|leave|teampreview|-anim"
-    "|-hitcount|-center|-message-silent|tempnotify|tempnotifyoff|noinit|-nothing|done|-candynamax|gametype".split("|")
+    "|t:|j|J|l|L|n|N|c|c:|chat|inactive|inactiveoff|request|debug|error|bigerror|upkeep|rule|gen|gametype|clearpoke"
+    "|start|teamsize|rated|seed|title|init|deinit|sentchoice|badge|uhtml|uhtmlchange|html|raw|join|leave|teampreview"
+    "|-anim|-hitcount|-center|-message-silent|tempnotify|tempnotifyoff|noinit|-nothing|done|-candynamax".split("|")
 )
 
 
@@ -88,7 +88,8 @@ class Board:
         return self.mons[side][index] if index is not None else None
 
     def find(self, ident: str, details: str) -> int:
-        """Which of the six enters: known by its nickname, else the preview entry of that species that nobody took yet."""
+        """Which of the six enters: known by its nickname, else the preview entry of that species that nobody took
+        yet."""
         side, name = ident[:2], ident.partition(": ")[2]
         key = f"{side}: {name}"
         if key not in self.by_name:
@@ -357,7 +358,9 @@ class Board:
             self.set_condition(mon, args[1])
         change = abs((mon["hp"] if mon else 0.0) - before)
         amount = f" {change:.0f}%" if change else ""
-        self.tell("minor", self.who(args[0]), f" {verb}{amount}" + (" of its HP" if amount else " HP"), *self.because(tags))
+        self.tell(
+            "minor", self.who(args[0]), f" {verb}{amount}" + (" of its HP" if amount else " HP"), *self.because(tags)
+        )
 
     def on_minor_damage(self, args, tags):
         self.change_health(args, tags, "lost")
@@ -416,7 +419,9 @@ class Board:
         mon = self.mon_at(args[0])
         if mon is not None and re.fullmatch(r"-?\d", args[2]):
             self.set_stage(mon, args[1], int(args[2]))
-        self.tell("minor", self.who(args[0]), f"'s {STATS.get(args[1], args[1])} is now at {args[2]}", *self.because(tags))
+        self.tell(
+            "minor", self.who(args[0]), f"'s {STATS.get(args[1], args[1])} is now at {args[2]}", *self.because(tags)
+        )
 
     def on_minor_swapboost(self, args, tags):
         one, two = self.mon_at(args[0]), self.mon_at(args[1])

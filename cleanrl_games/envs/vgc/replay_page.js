@@ -81,7 +81,8 @@ function card(side, mon, acting) {
     chips.append(chip);
   }
   for (const [stat, stage] of Object.entries(mon.boosts)) {
-    chips.append(make('span', `chip ${stage > 0 ? 'up' : 'down'}`, `${stage > 0 ? '+' : '−'}${Math.abs(stage)} ${STATS[stat] || stat}`));
+    chips.append(make('span', `chip ${stage > 0 ? 'up' : 'down'}`,
+      `${stage > 0 ? '+' : '−'}${Math.abs(stage)} ${STATS[stat] || stat}`));
   }
   for (const effect of [...mon.effects, ...mon.brief]) chips.append(make('span', 'chip', effect));
   body.append(heading, types, health, carry, moves, chips);
@@ -94,7 +95,8 @@ function roster(side, board) {
   return Object.keys(board).filter(key => key.startsWith(`${side}.`) && key !== `${side}.side`).map(key => {
     const mon = board[key];
     const onField = active.includes(Number(key.slice(3)));
-    const element = make('div', `mini of-${side}${mon.seen ? '' : ' unseen'}${mon.fainted ? ' fainted' : ''}${onField ? ' active' : ''}`);
+    const marks = `${mon.seen ? '' : ' unseen'}${mon.fainted ? ' fainted' : ''}${onField ? ' active' : ''}`;
+    const element = make('div', `mini of-${side}${marks}`);
     element.title = describe(mon);
     element.append(crest(mon), make('span', 'name', mon.name), bar(mon));
     return element;

@@ -1,11 +1,13 @@
-"""Real Showdown servers on this machine, for battles over a websocket: `python -m cleanrl_games.envs.vgc servers --num-servers 4`.
+"""Real Showdown servers on this machine, for battles over a websocket: `python -m cleanrl_games.envs.vgc servers
+--num-servers 4`.
 
     servers.py ── process group ──> node pokemon-showdown start PORT ──> its network and simulator processes
-                                       └── cwd: a scratch folder of links into the cached package, with its own config and logs
+                                       └── cwd: a scratch folder of links into the cached package, with its own config
+                                       and logs
 
-Everything listens on 127.0.0.1 only. A server writes next to its own code, so each runs in a folder of its own whose code
-is links: the cached package stays as it was installed. Without security (no passwords, no throttle): for bots, not for people.
-"""
+Everything listens on 127.0.0.1 only. A server writes next to its own code, so each runs in a folder of its own whose
+code is links: the cached package stays as it was installed. Without security (no passwords, no throttle): for bots, not
+for people."""
 
 import argparse
 import contextlib
@@ -26,12 +28,22 @@ from cleanrl_games.envs.vgc.install import InstallError, ensure_showdown, format
 
 HOST = "127.0.0.1"
 # A public server gives each of these a process of its own; here they would only be memory.
-IN_MAIN_PROCESS = "localartemis remoteartemis battlesearch datasearch friends chatdb pm modlog validator verifier".split()
+IN_MAIN_PROCESS = (
+    "localartemis remoteartemis battlesearch datasearch friends chatdb pm modlog validator verifier".split()
+)
 START_SECONDS = 90
 STOP_SECONDS = 5
 OWN_FOLDERS = ("config", "logs")
 # Folders that the server expects and does not create; without them it dies with ENOENT.
-NEEDED = ("config/chat-plugins", "config/ladders", "logs/chat", "logs/ladderip", "logs/modlog", "logs/randbats", "logs/repl")
+NEEDED = (
+    "config/chat-plugins",
+    "config/ladders",
+    "logs/chat",
+    "logs/ladderip",
+    "logs/modlog",
+    "logs/randbats",
+    "logs/repl",
+)
 
 
 class ServerError(RuntimeError):
@@ -58,7 +70,8 @@ def server_config(port: int) -> str:
 
 
 def custom_formats() -> str:
-    """The regulations that the package does not list, as formats of this server: what its base has, and rules on top."""
+    """The regulations that the package does not list, as formats of this server: what its base has, and rules on
+    top."""
     entries = []
     for regulation in regulations().values():
         base = formats()[regulation["base"]]
@@ -70,12 +83,15 @@ def custom_formats() -> str:
     # The base's own fields, since a ruleset that names a format brings its rules but neither its mod nor its game type.
     return (
         "const {Formats} = require('./formats');\n"
-        f"exports.Formats = [{{section: 'Regulations'}}, ...{json.dumps(entries)}.map(({{name, base, banlist, restricted}}) => {{\n"
+        f"exports.Formats = [{{section: 'Regulations'}}, ...{json.dumps(entries)}.map(({{name, base, banlist, "
+        f"restricted}}) => {{\n"
         "  const found = Formats.find(format => format.name === base);\n"
-        "  const limited = found.restricted || [];\n"  # what its base limits is banned elsewhere: it is only no longer let in
+        # what its base limits is banned elsewhere: it is only no longer let in
+        "  const limited = found.restricted || [];\n"
         "  const bans = banlist.filter(rule => !limited.includes(rule));\n"
         "  const kept = limited.filter(rule => !banlist.includes(rule));\n"
-        "  return {...found, name, banlist: [...(found.banlist || []), ...bans], restricted: [...kept, ...restricted]};\n"
+        "  return {...found, name, banlist: [...(found.banlist || []), ...bans], restricted: [...kept, "
+        "...restricted]};\n"
         "})];\n"
     )
 
@@ -151,7 +167,8 @@ class Server:
                         return
             if time.monotonic() > deadline:
                 raise ServerError(
-                    f"The Showdown server on port {self.port} did not answer within {seconds:.0f} s. Its last words:\n{self.log_tail()}"
+                    f"The Showdown server on port {self.port} did not answer within {seconds:.0f} s. Its last "
+                    f"words:\n{self.log_tail()}"
                 )
             time.sleep(0.1)
 
@@ -208,7 +225,10 @@ def local_servers(num_servers: int = 1, first_port: int = 8000):
 
 def client_words(port: int) -> str:
     """Where a person plays. The server itself has no client: its page sends the browser on to Showdown's own."""
-    return f"In a real client: open http://{HOST}:{port}/ (it leads to Showdown's client on the Internet; battles stay here)"
+    return (
+        f"In a real client: open http://{HOST}:{port}/ (it leads to Showdown's client on the Internet; battles stay "
+        f"here)"
+    )
 
 
 def add_arguments(parser: argparse.ArgumentParser):

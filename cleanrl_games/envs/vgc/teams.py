@@ -1,6 +1,7 @@
 """Teams as the simulator takes them: read from a folder of PokePaste files, shipped with the repo, or generated.
 
-    TeamPool("shipped", "gen9vgc2024regg")                    the 16 training teams of this repo; generated ones for other formats
+    TeamPool("shipped", "gen9vgc2024regg")                    the 16 training teams of this repo; generated ones for
+      other formats
     TeamPool("shipped", "gen9vgc2024regg", split="eval")      the 8 held-out ones
     TeamPool("my_teams/", "gen9vgc2025regi", skip_bad=True)   a folder of .txt files, searched with its subfolders
     TeamPool("generated", "gen9vgc2023regc", size=500, seed=7)
@@ -59,7 +60,8 @@ class Team:
 
 
 class TeamPool:
-    """An ordered, immutable list of legal teams. `packed` is what the simulator takes, `names` what a log should say."""
+    """An ordered, immutable list of legal teams. `packed` is what the simulator takes, `names` what a log should
+    say."""
 
     def __init__(
         self,
@@ -127,11 +129,14 @@ def team_mix(sources, battle_format: str, **settings) -> list[str]:
 
 
 def shipped_folder(battle_format: str) -> Path | None:
-    """The teams of this repo for a format, or for its regulation in another year; None if there are none: generated ones stand in."""
+    """The teams of this repo for a format, or for its regulation in another year; None if there are none: generated
+    ones stand in."""
     for name in (battle_format, *sorted(path.name for path in SHIPPED.iterdir() if path.is_dir())):
         if (SHIPPED / name).is_dir() and same_regulation(name, battle_format):
             return SHIPPED / name
-    print(f"No teams are shipped for {battle_format}: {STAND_INS} generated ones stand in.", file=sys.stderr, flush=True)
+    print(
+        f"No teams are shipped for {battle_format}: {STAND_INS} generated ones stand in.", file=sys.stderr, flush=True
+    )
     return None
 
 
@@ -165,7 +170,8 @@ def refuse_leaks(teams: list[Team], folder: Path) -> None:
     for team in teams:
         if team.held_out and team.packed in trained:
             raise TeamError(
-                f"{team.name}.txt in {folder} is held out, but equal to {trained[team.packed]}.txt, which is trained on: "
+                f"{team.name}.txt in {folder} is held out, but equal to {trained[team.packed]}.txt, which is trained "
+                f"on: "
                 "remove one of the two."
             )
 
@@ -174,7 +180,10 @@ def empty_reason(teams: list[Team], bad: list[str], folder: Path, split: str) ->
     if not teams:
         return f"Not one of the {len(bad)} teams in {folder} is legal:\n  " + "\n  ".join(bad)
     if split == "eval":
-        return f"{folder} has {len(teams)} teams but none held out: move some into {folder / HELD_OUT}, or use split='all'."
+        return (
+            f"{folder} has {len(teams)} teams but none held out: move some into {folder / HELD_OUT}, or use "
+            f"split='all'."
+        )
     return f"All {len(teams)} teams in {folder} are held out: move some out of '{HELD_OUT}', or use split='all'."
 
 
@@ -183,7 +192,10 @@ def generate_teams(battle_format: str, split: str, size: int, seed: int) -> list
     if size < 1:
         raise TeamError(f"A pool of {size} generated teams was asked for: it needs at least one.")
     request = {"command": "generate", "format": battle_format, "size": size, "seed": seed, "split": split}
-    return [Team(answer["name"], answer["packed"], tuple(answer["species"]), "", split == "eval") for answer in ask_node(request)["teams"]]
+    return [
+        Team(answer["name"], answer["packed"], tuple(answer["species"]), "", split == "eval")
+        for answer in ask_node(request)["teams"]
+    ]
 
 
 def export_teams(packed: list[str]) -> list[str]:
@@ -203,7 +215,9 @@ def ask_node(request: dict) -> dict:
             return stored["answer"]
     command = node_command(TEAMS_JS)
     try:
-        done = subprocess.run(command, input=text, env=node_env(ensure_showdown()), capture_output=True, text=True, timeout=NODE_TIMEOUT)
+        done = subprocess.run(
+            command, input=text, env=node_env(ensure_showdown()), capture_output=True, text=True, timeout=NODE_TIMEOUT
+        )
     except subprocess.TimeoutExpired as error:
         raise TeamError(f"Checking teams took longer than {NODE_TIMEOUT} s: give fewer of them.") from error
     if done.returncode:
@@ -236,12 +250,16 @@ def markdown_table(teams: list[Team]) -> str:
     lines = ["| team | split | idea | six |", "|---|---|---|---|"]
     for team in sorted(teams, key=lambda team: (team.held_out, team.name)):
         name = team.name.rsplit("/", 1)[-1]
-        lines.append(f"| `{name}` | {'eval' if team.held_out else 'train'} | {team.title} | {', '.join(team.species)} |")
+        lines.append(
+            f"| `{name}` | {'eval' if team.held_out else 'train'} | {team.title} | {', '.join(team.species)} |"
+        )
     return "\n".join(lines)
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m cleanrl_games.envs.vgc.teams", description="Check a folder of teams.")
+    parser = argparse.ArgumentParser(
+        prog="python -m cleanrl_games.envs.vgc.teams", description="Check a folder of teams."
+    )
     parser.add_argument("source", help="a folder of PokePaste .txt files, or 'shipped'")
     parser.add_argument("--battle-format", default="gen9vgc2024regg")
     parser.add_argument("--table", action="store_true", help="print the teams as a Markdown table")

@@ -1,10 +1,11 @@
-"""Are the beliefs ever wrong? Seeded battles whose hidden side is known afterwards: no bound may exclude the true value.
+"""Are the beliefs ever wrong? Seeded battles whose hidden side is known afterwards: no bound may exclude the true
+value.
 
     python -m cleanrl_games.envs.vgc beliefs --battles 3000
 
-Speed bounds must hold the true stat, an item or ability that is said to be known must be the true one, and no item that is
-held may be ruled out. Sides on which an Illusion could be at work are left out: there the view shows what the player was shown.
-The last line is JSON; the exit code is 1 if a belief was wrong.
+Speed bounds must hold the true stat, an item or ability that is said to be known must be the true one, and no item that
+is held may be ruled out. Sides on which an Illusion could be at work are left out: there the view shows what the player
+was shown. The last line is JSON; the exit code is 1 if a belief was wrong.
 """
 
 import argparse
@@ -24,7 +25,9 @@ def items(*names: str) -> set[int]:
     return {find("items", name) for name in names}
 
 
-SLOWING = items("ironball", "machobrace", "poweranklet", "powerband", "powerbelt", "powerbracer", "powerlens", "powerweight")
+SLOWING = items(
+    "ironball", "machobrace", "poweranklet", "powerband", "powerbelt", "powerbracer", "powerlens", "powerweight"
+)
 TOUCHES_SPEED = SLOWING | items("choicescarf", "quickpowder", "laggingtail", "fullincense", "quickclaw", "custapberry")
 RULED_OUT = {  # column -> items it speaks of
     "no_choice": items("choiceband", "choicescarf", "choicespecs"),
@@ -56,7 +59,11 @@ def judge_row(ints, floats, row: int, hidden: dict, verdict: Verdict, where: str
     problems = []
     if not low <= hidden["speed"] <= high:
         problems.append(f"Speed {hidden['speed']} outside {low}–{high}")
-    if held not in TOUCHES_SPEED and hidden["firstItem"] == hidden["item"] and not low_plain <= hidden["speed"] <= high_plain:
+    if (
+        held not in TOUCHES_SPEED
+        and hidden["firstItem"] == hidden["item"]
+        and not low_plain <= hidden["speed"] <= high_plain
+    ):
         problems.append(f"Speed {hidden['speed']} outside {low_plain}–{high_plain} without any item at work")
     # On the field an ability may be borrowed; off it, a known one is the Pokémon's own.
     ability = VOCAB["abilities"][ints[OPP.int_index(row, "ability")]]
@@ -91,7 +98,9 @@ def judge(battle: dict, verdict: Verdict):
                     shown[ints[ACTIVE.int_index(slot, "row")] - 1] = 0
             for row, species in enumerate(shown):
                 # By number: formes are one Pokémon. After a forme change the stat is another one, hence the base stats.
-                hidden = next((mon for mon in entry["truth"] if species and mon["num"] == SPECIES_FACTS[species][4]), None)
+                hidden = next(
+                    (mon for mon in entry["truth"] if species and mon["num"] == SPECIES_FACTS[species][4]), None
+                )
                 if hidden is None or hidden["transformed"]:
                     continue
                 if SPECIES_FACTS[find("species", hidden["species"])][2] == SPECIES_FACTS[species][2]:

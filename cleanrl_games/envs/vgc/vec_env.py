@@ -4,10 +4,10 @@
     batch = env.recv()  <──   one np.frombuffer-like read   <──  frames: header, mask, ints, floats (fixed size)
     env.send(keys, act) ──>   16 bytes a decision           ──>  Battle.choose() … until both sides have answered
 
-A *key* is 2·battle + side, the name of a seat. Both seats of every battle are open to the caller unless a poke-env player holds
-one (`opponents`). A battle that ends is reported to each seat (kind END) and restarts by itself; teams and dice depend on
-(seed, battle, episode) only, so the same seed and the same actions give the same frames whatever num_sims is.
-"""
+A *key* is 2·battle + side, the name of a seat. Both seats of every battle are open to the caller unless a poke-env
+player holds one (`opponents`). A battle that ends is reported to each seat (kind END) and restarts by itself; teams and
+dice depend on (seed, battle, episode) only, so the same seed and the same actions give the same frames whatever
+num_sims is."""
 
 import contextlib
 import fcntl
@@ -32,13 +32,18 @@ JOB, START, ACTIONS, MIX = 0, 1, 2, 3  # message types, as in sim.js
 MAGIC = 0x56474331
 RANDOM_PLAY = -1
 HEADER = 32
-PIPE_BYTES = 1 << 20  # a reply of 32 battles is 270 KB: through a pipe of 64 KB both processes wake each other again and again
-# Room for the young objects of many battles (Node starts with 1 MB of it): what a turn made is dead before a collection looks at it, and
-# with 128 MB most battles end before they are copied twice. 32 battles took 0.292 ms a decision so, 0.303 with 64 MB; the simulator alone,
-# one battle after another, has little to copy and does not care. In return a full collection comes whenever the old objects have grown by
-# a fifth, not only when they are sixfold, V8's own rule: 590 MB for a process that trains, 670 when they had to double, and no slower.
+PIPE_BYTES = (
+    1 << 20
+)  # a reply of 32 battles is 270 KB: through a pipe of 64 KB both processes wake each other again and again
+# Room for the young objects of many battles (Node starts with 1 MB of it): what a turn made is dead before a collection
+# looks at it, and with 128 MB most battles end before they are copied twice. 32 battles took 0.292 ms a decision so,
+# 0.303 with 64 MB; the simulator alone, one battle after another, has little to copy and does not care. In return a
+# full collection comes whenever the old objects have grown by a fifth, not only when they are sixfold, V8's own rule:
+# 590 MB for a process that trains, 670 when they had to double, and no slower.
 NODE_FLAGS = ("--max-semi-space-size=128", "--min-semi-space-size=128", "--heap-growing-percent=20")
-FINISHED = np.dtype([(name, np.int32) for name in ("battle", "episode", "winner", "turns", "truncated", "p1", "p2", "team1", "team2")])
+FINISHED = np.dtype(
+    [(name, np.int32) for name in ("battle", "episode", "winner", "turns", "truncated", "p1", "p2", "team1", "team2")]
+)
 
 
 class SimDied(Exception):
@@ -47,7 +52,9 @@ class SimDied(Exception):
 
 def frame_dtype(ints: int, floats: int) -> np.dtype:
     """One frame; sim.js writes the same table."""
-    fields = [(name, "<i4") for name in ("battle", "side", "kind", "episode", "turn", "winner", "team", "opponent_team")]
+    fields = [
+        (name, "<i4") for name in ("battle", "side", "kind", "episode", "turn", "winner", "team", "opponent_team")
+    ]
     fields += [("reward", "<f4"), ("terminated", "?"), ("truncated", "?"), ("retry", "?"), ("opponent", "u1")]
     fields += [("slots", "u1", (2, mdbo.SLOT_ACTIONS)), ("pass_rule", "u1"), ("", "u1"), ("ints", "<i2", (ints,))]
     fields += [("", "<i2")] if ints % 2 else []
@@ -76,7 +83,8 @@ class Batch:
     errors: list[str]
     """sentences about battles or processes that broke off"""
     played: dict[int, int]
-    """row -> what the scripted player that holds its seat played, with record=True; RANDOM_PLAY if its order was not legal"""
+    """row -> what the scripted player that holds its seat played, with record=True; RANDOM_PLAY if its order was not
+    legal"""
 
     def __post_init__(self):
         frames = self.frames
@@ -84,7 +92,9 @@ class Batch:
         self.episode, self.turn, self.winner = frames["episode"], frames["turn"], frames["winner"]
         self.team, self.opponent_team, self.opponent = frames["team"], frames["opponent_team"], frames["opponent"]
         self.reward, self.terminated, self.truncated = frames["reward"], frames["terminated"], frames["truncated"]
-        self.retry = frames["retry"]  # the last answer was unavailable for a hidden reason: the same step is asked again
+        self.retry = frames[
+            "retry"
+        ]  # the last answer was unavailable for a hidden reason: the same step is asked again
         self.slots, self.pass_rule = frames["slots"], frames["pass_rule"]  # (n, 2, 45), (n,)
         self.ints, self.floats = frames["ints"], frames["floats"]  # (n, INTS) int16, (n, FLOATS) float32
         self.key = 2 * self.battle + self.side
@@ -108,7 +118,8 @@ class Batch:
 
 
 class Sim:
-    """One Node process and the two pipes to it. Every message gets one reply; `outstanding` counts those not yet read."""
+    """One Node process and the two pipes to it. Every message gets one reply; `outstanding` counts those not yet
+    read."""
 
     def __init__(self, number: int, job: dict, timeout: float):
         self.number, self.timeout, self.outstanding = number, timeout, 0
@@ -118,9 +129,12 @@ class Sim:
         to_node, self.write_fd = os.pipe()
         self.read_fd, from_node = os.pipe()
         if hasattr(fcntl, "F_SETPIPE_SZ"):  # Linux
-            with contextlib.suppress(PermissionError):  # this user's share of pipe memory is used up: a small pipe works as well
+            with contextlib.suppress(
+                PermissionError
+            ):  # this user's share of pipe memory is used up: a small pipe works as well
                 fcntl.fcntl(from_node, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        self.stderr = tempfile.TemporaryFile()  # noqa: SIM115 (not a pipe: one that nobody reads would stop the process one day)
+        # not a pipe: one that nobody reads would stop the process one day
+        self.stderr = tempfile.TemporaryFile()  # noqa: SIM115
         script = install.SHOWDOWN_SOURCES / "sim.js"
         command = install.node_command(script, str(to_node), str(from_node), flags=NODE_FLAGS)
         self.process = subprocess.Popen(
@@ -168,7 +182,9 @@ class Sim:
         header = np.empty(HEADER // 4, "<i4")
         self.fill(memoryview(header).cast("B"))
         if header[0] != MAGIC:
-            raise RuntimeError(f"Node process {self.process.pid} sent something that is no reply. It said: {self.said()}")
+            raise RuntimeError(
+                f"Node process {self.process.pid} sent something that is no reply. It said: {self.said()}"
+            )
         self.outstanding -= 1
         self.counters = header[3:].astype(np.int64)
         frames = np.empty(header[1], self.dtype or np.dtype("u1"))
@@ -198,18 +214,20 @@ def close_process(process: subprocess.Popen, write_fd: int, read_fd: int, stderr
 
 class VGCVecEnv:
     """
-    num_battles: battles played at the same time, spread over num_sims Node processes (some 32 to a process play fastest)
-    battle_format: a VGC format of the installed simulator; old spellings (gen9vgc2023regulationc) are understood
-    teams: a TeamPool, a list of packed teams, or a pair of those (one for each side); None takes the shipped training teams
-    open_team_sheets: both sheets are known from preview on, as in official play; else only what a battle reveals
-    turn_cap: a battle that goes on after this many turns ends as truncated
-    reward_faint, reward_hp: optional shaping, zero-sum: for each faint, and for each full bar of HP, of the opponent minus one's own
-    opponents: seats held by poke-env's players. {"heuristics": 0.25, …}: the share of battles, drawn anew (with the seat) for
-        each battle, `set_shares` changes it; or one pair a battle, e.g. [("open", "random"), …]. Names: random, max_power, heuristics
+    num_battles: battles played at the same time, spread over num_sims Node processes (some 32 to a process play
+    fastest) battle_format: a VGC format of the installed simulator; old spellings (gen9vgc2023regulationc) are
+    understood teams: a TeamPool, a list of packed teams, or a pair of those (one for each side); None takes the shipped
+    training teams open_team_sheets: both sheets are known from preview on, as in official play; else only what a battle
+    reveals turn_cap: a battle that goes on after this many turns ends as truncated
+    reward_faint, reward_hp: optional shaping, zero-sum: for each faint, and for each full bar of HP, of the opponent
+    minus one's own opponents: seats held by poke-env's players. {"heuristics": 0.25, …}: the share of battles, drawn
+    anew (with the seat) for
+        each battle, `set_shares` changes it; or one pair a battle, e.g. [("open", "random"), …]. Names: random,
+        max_power, heuristics
     protocol, logs: also hand over each decision's protocol lines, each battle's log
-    record: also hand over the decisions of scripted seats, with what they played: rows in `batch.played`, not in `batch.decisions`
-    episodes, players: of each battle to begin with, as the attributes of these names were; the same actions then bring it to the same place
-    """
+    record: also hand over the decisions of scripted seats, with what they played: rows in `batch.played`, not in
+    `batch.decisions` episodes, players: of each battle to begin with, as the attributes of these names were; the same
+    actions then bring it to the same place"""
 
     def __init__(
         self,
@@ -232,7 +250,9 @@ class VGCVecEnv:
         timeout: float = 300.0,
     ):
         if num_battles < 1 or not 1 <= num_sims <= num_battles:
-            raise ValueError(f"VGCVecEnv needs 1 <= num_sims <= num_battles, not num_sims={num_sims}, num_battles={num_battles}.")
+            raise ValueError(
+                f"VGCVecEnv needs 1 <= num_sims <= num_battles, not num_sims={num_sims}, num_battles={num_battles}."
+            )
         self.sims: list[Sim] = []
         self.num_battles, self.num_sims, self.timeout = num_battles, num_sims, timeout
         self.battle_format = install.normalize_format(battle_format)
@@ -278,7 +298,7 @@ class VGCVecEnv:
         self.heads["kind"] = END
         self.newest: list[tuple[np.ndarray, int] | None] = [None] * (2 * num_battles)
 
-    # ------------------------------------------------------------------------------------------------------------ processes
+    # -------------------------------------------------------------------------------------------------------- processes
 
     def spawn(self, number: int) -> Sim:
         battles = list(range(number, self.num_battles, self.num_sims))
@@ -292,14 +312,20 @@ class VGCVecEnv:
             raise RuntimeError(f"Showdown's simulator did not start. {self.cause(sim)}") from None
         if texts[0]["problems"]:
             shown = "; ".join(texts[0]["problems"][:5])
-            raise ValueError(f"These teams cannot be played: {shown}. Read them through TeamPool, which names every fault.")
+            raise ValueError(
+                f"These teams cannot be played: {shown}. Read them through TeamPool, which names every fault."
+            )
         sim.dtype = frame_dtype(texts[0]["ints"], texts[0]["floats"])
         if sim.dtype.itemsize != texts[0]["frame"]:
             raise RuntimeError(
-                f"sim.js writes frames of {texts[0]['frame']} bytes, vec_env.py reads {sim.dtype.itemsize}: their tables differ."
+                f"sim.js writes frames of {texts[0]['frame']} bytes, vec_env.py reads {sim.dtype.itemsize}: their "
+                f"tables differ."
             )
         battles = range(sim.number, self.num_battles, self.num_sims)
-        first = [[battle, int(self.episodes[battle]), self.first_players and self.first_players[battle]] for battle in battles]
+        first = [
+            [battle, int(self.episodes[battle]), self.first_players and self.first_players[battle]]
+            for battle in battles
+        ]
         sim.send(START, json.dumps(first).encode())
 
     def cause(self, sim: Sim) -> str:
@@ -307,17 +333,24 @@ class VGCVecEnv:
         code = sim.process.wait(10)
         ended = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         said = sim.said()
-        hint = f" Delete {install.showdown_path()} to install it anew." if "Cannot find module" in said or "SyntaxError" in said else ""
+        hint = (
+            f" Delete {install.showdown_path()} to install it anew."
+            if "Cannot find module" in said or "SyntaxError" in said
+            else ""
+        )
         return f"Node process {sim.process.pid} ended ({ended}).{hint} It said: {said or 'nothing'}"
 
     def bury(self, sim: Sim) -> None:
-        """A process is gone: its battles are truncated where they stood, and a new process plays on with new episodes."""
+        """A process is gone: its battles are truncated where they stood, and a new process plays on with new
+        episodes."""
         cause = self.cause(sim)
         if sim.process.returncode >= 0:  # not killed: it threw, and would throw again
             raise RuntimeError(f"A simulator process failed. {cause}")
         self.restarts += 1
         if self.restarts > 3 * self.num_sims and self.restarts > self.stats()["battles"]:
-            raise RuntimeError(f"Simulator processes die faster than they play: {self.restarts} ended. The last: {cause}")
+            raise RuntimeError(
+                f"Simulator processes die faster than they play: {self.restarts} ended. The last: {cause}"
+            )
         battles = np.arange(sim.number, self.num_battles, self.num_sims)
         keys = np.concatenate([2 * battles, 2 * battles + 1])
         newest = [self.newest[key] for key in keys[self.heads["kind"][keys] != END]]
@@ -336,12 +369,20 @@ class VGCVecEnv:
         self.sims[sim.number] = self.spawn(sim.number)
         self.begin(self.sims[sim.number])
 
-    # ---------------------------------------------------------------------------------------------------------- recv and send
+    # ---------------------------------------------------------------------------------------------------- recv and send
 
     def recv(self, wait: str = "all") -> Batch:
-        """Every decision that became pending. wait="all" lets each process finish what it was sent first, so that the order of
-        rows depends on nothing but the seed and the actions; wait="any" returns as soon as one process has answered."""
-        frames, finished, errors, protocol, logs, played = self.backlog, self.backlog_finished, self.backlog_errors, {}, {}, {}
+        """Every decision that became pending. wait="all" lets each process finish what it was sent first, so that the
+        order of rows depends on nothing but the seed and the actions; wait="any" returns as soon as one process has
+        answered."""
+        frames, finished, errors, protocol, logs, played = (
+            self.backlog,
+            self.backlog_finished,
+            self.backlog_errors,
+            {},
+            {},
+            {},
+        )
         self.backlog, self.backlog_finished, self.backlog_errors = [], [], []
         self.resume_scripted()
         while True:
@@ -351,12 +392,16 @@ class VGCVecEnv:
             if not busy and self.resume_scripted():
                 continue
             if not busy:
-                raise RuntimeError(f"Nothing to wait for: {self.pending.sum()} decisions are pending and none was answered with send().")
+                raise RuntimeError(
+                    f"Nothing to wait for: {self.pending.sum()} decisions are pending and none was answered with "
+                    f"send()."
+                )
             for sim in self.ready(busy):
                 try:
                     got, texts = sim.read()
                 except SimDied:
-                    # Of what this process asked in this very call nobody will want an answer; ends that it told stay told.
+                    # Of what this process asked in this very call nobody will want an answer; ends that it told stay
+                    # told.
                     before = np.concatenate([np.empty(0, self.dtype), *frames])
                     keep = (before["battle"] % self.num_sims != sim.number) | (before["kind"] == END)
                     self.remember(before[keep & (before["kind"] == END)])
@@ -382,7 +427,9 @@ class VGCVecEnv:
         begun = np.flatnonzero(batch.kind == PREVIEW)
         self.players[batch.battle[begun]] = 0
         self.players[batch.battle[begun], 1 - batch.side[begun]] = batch.opponent[begun]
-        self.pending[batch.key] = (batch.kind != END) & ~batch.scripted  # a battle's end and its successor's preview come in this order
+        self.pending[batch.key] = (
+            batch.kind != END
+        ) & ~batch.scripted  # a battle's end and its successor's preview come in this order
         return batch
 
     def remember(self, frames: np.ndarray) -> None:
@@ -399,7 +446,10 @@ class VGCVecEnv:
         events = {fd for fd, _ in poll.poll(1000 * self.timeout)}
         if not events:
             names = ", ".join(str(sim.process.pid) for sim in busy)
-            raise TimeoutError(f"Node processes {names} of VGCVecEnv gave no answer for {self.timeout:.0f} s. They said: {busy[0].said()}")
+            raise TimeoutError(
+                f"Node processes {names} of VGCVecEnv gave no answer for {self.timeout:.0f} s. They said: "
+                f"{busy[0].said()}"
+            )
         return [sim for sim in busy if sim.read_fd in events]
 
     def note(self, sim: Sim, texts: list[dict], offset: int, finished, errors, protocol, logs, played) -> None:
@@ -435,10 +485,13 @@ class VGCVecEnv:
         return bool(waiting)
 
     def send(self, keys, actions) -> None:
-        """Answers any subset of the pending decisions: keys are `batch.key` rows, actions MDBO numbers (previews: 0–89)."""
+        """Answers any subset of the pending decisions: keys are `batch.key` rows, actions MDBO numbers (previews:
+        0–89)."""
         keys, actions = np.asarray(keys, np.int64).reshape(-1), np.asarray(actions, np.int64).reshape(-1)
         if len(keys) != len(actions):
-            raise ValueError(f"send() got {len(keys)} keys and {len(actions)} actions; every decision takes one action.")
+            raise ValueError(
+                f"send() got {len(keys)} keys and {len(actions)} actions; every decision takes one action."
+            )
         self.check(keys, actions)
         self.pending[keys] = False
         rows = np.empty((len(keys), 4), "<i4")
@@ -451,30 +504,42 @@ class VGCVecEnv:
     def check(self, keys: np.ndarray, actions: np.ndarray) -> None:
         known = (keys >= 0) & (keys < len(self.pending))
         if not known.all() or not self.pending[keys].all() or np.bincount(keys).max(initial=0) > 1:
-            bad = [int(key) for key in keys[~known]] or sorted({int(key) for key in keys if not self.pending[key]}) or "some twice"
-            raise ValueError(f"send() got keys without a pending decision: {bad}. Answer rows `batch.decisions` of a recv(), once each.")
+            bad = (
+                [int(key) for key in keys[~known]]
+                or sorted({int(key) for key in keys if not self.pending[key]})
+                or "some twice"
+            )
+            raise ValueError(
+                f"send() got keys without a pending decision: {bad}. Answer rows `batch.decisions` of a recv(), once "
+                f"each."
+            )
         slots, preview = self.heads["slots"][keys], self.heads["kind"][keys] == PREVIEW
         inside = (actions >= 0) & (actions < np.where(preview, mdbo.NUM_PREVIEWS, mdbo.NUM_ACTIONS))
         first, second = np.divmod(np.where(inside, actions, 0), mdbo.SLOT_ACTIONS)
         row, rule = np.arange(len(keys)), self.heads["pass_rule"][keys]
         legal = (slots[row, 0, first] & slots[row, 1, second]).astype(bool) & mdbo.PAIRS[first, second]
         legal &= (rule == mdbo.NO_PASS_RULE) | (rule == mdbo.PASSES[first, second])
-        legal = np.where(preview, slots.reshape(len(keys), -1)[row, np.where(inside & preview, actions, 0)].astype(bool), legal)
+        legal = np.where(
+            preview, slots.reshape(len(keys), -1)[row, np.where(inside & preview, actions, 0)].astype(bool), legal
+        )
         if not (legal & inside).all():
             at = int(np.flatnonzero(~(legal & inside))[0])
             kind = "preview" if preview[at] else "turn"
             raise ValueError(
-                f"Action {actions[at]} is not legal in the {kind} decision of battle {keys[at] // 2}, side {keys[at] % 2}: "
+                f"Action {actions[at]} is not legal in the {kind} decision of battle {keys[at] // 2}, side "
+                f"{keys[at] % 2}: "
                 "sample from batch.mask."
             )
 
-    # -------------------------------------------------------------------------------------------------------------------- rest
+    # ------------------------------------------------------------------------------------------------------------- rest
 
     def set_shares(self, shares: dict[str, float]) -> None:
-        """The shares of battles against scripted players, for battles that begin from now on. Said between recv() and send(), it
-        holds for what this send() leads to."""
+        """The shares of battles against scripted players, for battles that begin from now on. Said between recv() and
+        send(), it holds for what this send() leads to."""
         if self.job["fixed"]:
-            raise ValueError("set_shares() changes shares, but this environment was given a pair of players for each battle.")
+            raise ValueError(
+                "set_shares() changes shares, but this environment was given a pair of players for each battle."
+            )
         _, shares = read_opponents(shares, self.num_battles)
         if shares != self.job["mix"]:
             self.job["mix"] = shares
@@ -490,7 +555,8 @@ class VGCVecEnv:
             self.baselines = Baselines(self.battle_format, self.job["seed"])
 
     def stats(self) -> dict[str, int]:
-        """Counters of the processes that live now: decisions, battles, invalid and unavailable choices, broken battles."""
+        """Counters of the processes that live now: decisions, battles, invalid and unavailable choices, broken
+        battles."""
         total = sum((sim.counters for sim in self.sims), np.zeros(5, np.int64))
         return dict(zip(("decisions", "battles", "invalid", "unavailable", "errors"), map(int, total)))
 
@@ -519,9 +585,14 @@ def read_teams(teams, battle_format: str) -> list[list[str]]:
     packed = [list(getattr(pool, "packed", pool)) for pool in pair]
     for side, pool in enumerate(packed):
         if not pool:
-            raise ValueError(f"Side {side} has no teams: give VGCVecEnv a TeamPool with at least one team, or a list of packed teams.")
+            raise ValueError(
+                f"Side {side} has no teams: give VGCVecEnv a TeamPool with at least one team, or a list of packed "
+                f"teams."
+            )
         if not all(isinstance(team, str) and team for team in pool):
-            raise ValueError("A team given to VGCVecEnv must be a packed team (one line of text); TeamPool reads PokePaste files.")
+            raise ValueError(
+                "A team given to VGCVecEnv must be a packed team (one line of text); TeamPool reads PokePaste files."
+            )
     return packed
 
 

@@ -2,8 +2,8 @@
 
     lines and requests of one seat ──> showdown/views.js: PlayerView, as in VGCVecEnv ──> FRAME: mask, ints, floats
 
-There is one implementation of the observation, in Node. Whoever has a player's protocol lines and requests gets the frame that
-VGCVecEnv would have given at that point, bit by bit.
+There is one implementation of the observation, in Node. Whoever has a player's protocol lines and requests gets the
+frame that VGCVecEnv would have given at that point, bit by bit.
 """
 
 import base64
@@ -48,7 +48,8 @@ class Views:
     """One Node process with a view for each seat that is being followed. Not for two threads at a time."""
 
     def __init__(self):
-        self.errors = tempfile.TemporaryFile()  # noqa: SIM115 (not a pipe: one that nobody reads would stop the process one day)
+        # not a pipe: one that nobody reads would stop the process one day
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115
         self.process = subprocess.Popen(
             install.node_command(install.SHOWDOWN_SOURCES / "views.js"),
             env=install.node_env(install.ensure_showdown()),
@@ -62,10 +63,13 @@ class Views:
         width = self.read()["bytes"]
         if width != FRAME.itemsize:
             self.close()
-            raise ViewError(f"views.js writes frames of {width} bytes, views.py reads {FRAME.itemsize}: their tables differ.")
+            raise ViewError(
+                f"views.js writes frames of {width} bytes, views.py reads {FRAME.itemsize}: their tables differ."
+            )
 
     def follow(self, key: str, role: str, entries: list[dict], close: bool = False) -> np.ndarray:
-        """Tells one seat what it was sent: {"line": text}, {"request": dict}, {"observe": True} → (n,) FRAME, one for each `observe`.
+        """Tells one seat what it was sent: {"line": text}, {"request": dict}, {"observe": True} → (n,) FRAME, one for
+        each `observe`.
 
         role: p1 or p2. close: nothing more will come for this key."""
         message = json.dumps({"key": key, "role": role, "entries": entries, "close": close})
@@ -77,14 +81,18 @@ class Views:
         answer = self.read()
         if "error" in answer:
             raise ViewError(f"The battle of {key} cannot be followed: {answer['error']}")
-        return np.frombuffer(bytearray(b"".join(map(base64.b64decode, answer["frames"]))), FRAME)  # that can be written to
+        return np.frombuffer(
+            bytearray(b"".join(map(base64.b64decode, answer["frames"]))), FRAME
+        )  # that can be written to
 
     def read(self) -> dict:
         output = self.process.stdout.fileno()
         while b"\n" not in self.unread:
             ready, _, _ = select.select([output], [], [], TIMEOUT)
             if not ready:
-                raise ViewError(f"The process that follows battles (pid {self.process.pid}) gave no answer for {TIMEOUT:.0f} s.")
+                raise ViewError(
+                    f"The process that follows battles (pid {self.process.pid}) gave no answer for {TIMEOUT:.0f} s."
+                )
             got = os.read(output, 1 << 20)
             if not got:
                 raise ViewError(self.cause())
@@ -97,7 +105,10 @@ class Views:
             self.process.wait(2)
         self.errors.seek(0)
         said = self.errors.read().decode(errors="replace").strip()[-2000:]
-        return f"The process that follows battles ended (exit code {self.process.returncode}). It said: {said or 'nothing'}"
+        return (
+            f"The process that follows battles ended (exit code {self.process.returncode}). It said: "
+            f"{said or 'nothing'}"
+        )
 
     def __enter__(self):
         return self

@@ -2,8 +2,8 @@
 
     python -m cleanrl_games.envs.vgc vocab [--check]
 
-The order is alphabetical, so the same package gives the same file; a new package moves ids, and policies trained on the old
-ones no longer fit. --check only says whether the committed file is what the package gives.
+The order is alphabetical, so the same package gives the same file; a new package moves ids, and policies trained on the
+old ones no longer fit. --check only says whether the committed file is what the package gives.
 """
 
 import argparse

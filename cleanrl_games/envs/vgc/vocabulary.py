@@ -57,7 +57,8 @@ FLOATS = sum(len(group.floats) * group.rows for group in LAYOUT.values())
 
 
 def columns_of(array, name: str, kind: str = "floats"):
-    """A group's columns in the ints or floats of a batch, an array or a tensor: (B, all columns) → (B, rows, columns)"""
+    """A group's columns in the ints or floats of a batch, an array or a tensor: (B, all columns) → (B, rows,
+    columns)"""
     group = LAYOUT[name]
     at, columns = (group.int_at, group.ints) if kind == "ints" else (group.float_at, group.floats)
     return array[:, at : at + group.rows * len(columns)].reshape(len(array), group.rows, -1)

@@ -1,4 +1,5 @@
-"""One battle for `tools/watch.py`: the events of the replay page as they happen, what the policies think, and a person's choices.
+"""One battle for `tools/watch.py`: the events of the replay page as they happen, what the policies think, and a
+person's choices.
 
 env.recv() ─> protocol lines of one seat ─> replay_log.Board ─> events ─> frames
            └> requests ─> names of the legal actions, for a person and for what a policy thinks
@@ -104,15 +105,21 @@ class Speaker:
 
 
 class Battle:
-    """One battle after another. Seat 0 is p1. `team`: packed, what the person plays with; `teams`: what everybody else draws from."""
+    """One battle after another. Seat 0 is p1. `team`: packed, what the person plays with; `teams`: what everybody else
+    draws from."""
 
     frame_seconds = EVENT_SECONDS
     waits = True
 
-    def __init__(self, seats, seed=1, deterministic=False, battle_format="gen9vgc2024regg", teams=None, team="", **env_settings):
+    def __init__(
+        self, seats, seed=1, deterministic=False, battle_format="gen9vgc2024regg", teams=None, team="", **env_settings
+    ):
         self.seats, self.deterministic = seats, deterministic
         if all(seat.kind == "scripted" for seat in seats):
-            raise ValueError("Somebody in a VGC battle must be a model or a person: scripted players alone are what evaluate.py plays.")
+            raise ValueError(
+                "Somebody in a VGC battle must be a model or a person: scripted players alone are what evaluate.py "
+                "plays."
+            )
         self.pool = TeamPool("shipped", battle_format, split="eval") if teams is None else teams
         self.settings = {"seed": seed >> 1, "battle_format": battle_format, "protocol": True, **env_settings}
         self.names = [seat.name for seat in seats]
@@ -129,7 +136,12 @@ class Battle:
         self.env = VGCVecEnv(1, 1, teams=tuple(pools), episodes=[self.episode], **opponents, **self.settings)
 
     def info(self):
-        return {"tier": self.settings["battle_format"], "own_team": bool(self.team), "view": self.eyes, "glyphs": glyphs()}
+        return {
+            "tier": self.settings["battle_format"],
+            "own_team": bool(self.team),
+            "view": self.eyes,
+            "glyphs": glyphs(),
+        }
 
     # ------------------------------------------------------------------------------------------------ what is heard
 
@@ -185,7 +197,9 @@ class Battle:
         slots = []
         for slot in range(2):
             allowed = np.flatnonzero(legal.any(1 - slot)).tolist()
-            slots.append({"name": says.slot_title(slot), "options": [[action, says.slot(slot, action)] for action in allowed]})
+            slots.append(
+                {"name": says.slot_title(slot), "options": [[action, says.slot(slot, action)] for action in allowed]}
+            )
         pairs = {str(first): np.flatnonzero(legal[first]).tolist() for first in np.flatnonzero(legal.any(1)).tolist()}
         return {"kind": "turn", "slots": slots, "pairs": pairs, "again": again}
 
@@ -195,7 +209,9 @@ class Battle:
         if row is None:
             raise ValueError("No choice is asked for now.")
         parts = answer.get("team" if self.batch.kind[row] == PREVIEW else "slots") if isinstance(answer, dict) else None
-        if not isinstance(parts, list) or not all(type(part) is int and 0 <= part < mdbo.SLOT_ACTIONS for part in parts):
+        if not isinstance(parts, list) or not all(
+            type(part) is int and 0 <= part < mdbo.SLOT_ACTIONS for part in parts
+        ):
             raise ValueError('A choice is {"slots": [action, action]}, at the preview {"team": [four places]}.')
         if self.batch.kind[row] == PREVIEW:
             wanted = [*sorted(parts[:2]), *sorted(parts[2:])]
@@ -220,7 +236,9 @@ class Battle:
         self.states[side] = (before, after)
         logprobs = agent.joint_logprobs(hidden, candidates, preview, torch.from_numpy(batch.mask[row : row + 1]))[0]
         chances = logprobs.exp()
-        action = int(chances.argmax() if self.deterministic else torch.multinomial(chances, 1, generator=self.generators[side]))
+        action = int(
+            chances.argmax() if self.deterministic else torch.multinomial(chances, 1, generator=self.generators[side])
+        )
         groups = self.say(side, bool(preview), chances.numpy(), action)
         return action, {"value": round(float(agent.value(hidden)[0]), 4), "groups": groups}
 

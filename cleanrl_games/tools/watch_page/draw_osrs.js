@@ -1,8 +1,10 @@
 'use strict';
 // An NH fight from near: low-poly fighters on their tiles, gear, overhead prayers, spells in the air, hitsplats, ice.
 
-const OUTFIT_COLORS = { mage: ['#5b4bb5', '#3d3190'], ranged: ['#2f8a4a', '#1f6335'], melee: ['#a8662c', '#7d4a1d'], special: ['#c8952d', '#966c18'], tank: ['#7d8590', '#585f69'] };
-const PRAYERS = { 1: ['#5b7cff', 'magic'], 2: ['#39b35a', 'ranged'], 3: ['#e0503c', 'melee'], 4: ['#b061d8', 'smite'], 5: ['#e6b93a', 'redeem'] };
+const OUTFIT_COLORS = { mage: ['#5b4bb5', '#3d3190'], ranged: ['#2f8a4a', '#1f6335'], melee: ['#a8662c', '#7d4a1d'],
+  special: ['#c8952d', '#966c18'], tank: ['#7d8590', '#585f69'] };
+const PRAYERS = { 1: ['#5b7cff', 'magic'], 2: ['#39b35a', 'ranged'], 3: ['#e0503c', 'melee'], 4: ['#b061d8', 'smite'],
+  5: ['#e6b93a', 'redeem'] };
 const FULL_HP = '#3fcf4a';
 
 Painters.osrs = {
@@ -22,7 +24,8 @@ Painters.osrs = {
       const near = Math.hypot(me.x - old.x, me.y - old.y) < 6;
       return near ? [old.x + (me.x - old.x) * ease, old.y + (me.y - old.y) * ease, 0] : [me.x, me.y, 0];
     });
-    if (Math.hypot(places[0][0] - places[1][0], places[0][1] - places[1][1]) < 0.4) { // one under the other: both stay visible
+    // one under the other: both stay visible
+    if (Math.hypot(places[0][0] - places[1][0], places[0][1] - places[1][1]) < 0.4) {
       places[0] = Vec.add(places[0], [-0.28, 0, 0]);
       places[1] = Vec.add(places[1], [0.28, 0, 0]);
     }
@@ -31,9 +34,11 @@ Painters.osrs = {
     this.ground(space, ctx, w, h, places);
     now.fighters.forEach((me, side) => this.marks(space, me, side, places[side]));
     now.fighters.forEach((me, side) => this.fighter(space, ctx, view, me, before.fighters[side], side, places, t));
-    now.fighters.forEach((me, side) => { if (me.attacked) this.attack(space, ctx, view, me, places[side], places[1 - side], t, side); });
+    now.fighters.forEach((me, side) => { if (me.attacked) this.attack(space, ctx, view, me, places[side],
+      places[1 - side], t, side); });
     space.flush();
-    now.fighters.forEach((me, side) => this.overhead(space, ctx, view, me, before.fighters[side], side, places[side], t));
+    now.fighters.forEach((me, side) => this.overhead(space, ctx, view, me, before.fighters[side], side, places[side],
+      t));
     this.hud(ctx, w, h, view, now);
   },
 
@@ -42,7 +47,8 @@ Painters.osrs = {
     const middle = mode === 'blue' ? places[0] : mode === 'orange' ? places[1] : Vec.mix(places[0], places[1], 0.5);
     const gap = Math.hypot(places[0][0] - places[1][0], places[0][1] - places[1][1]);
     const reach = mode === 'both' || mode === 'above' ? Math.max(3.0, gap * 0.62 + 1.5) : 3.6;
-    const eye = mode === 'above' ? [middle[0], middle[1] - 0.8, reach * 2.6] : [middle[0] + reach * 0.25, middle[1] - reach * 1.35, reach * 0.95 + 0.7];
+    const eye = mode === 'above' ? [middle[0], middle[1] - 0.8, reach * 2.6] : [middle[0] + reach * 0.25,
+      middle[1] - reach * 1.35, reach * 0.95 + 0.7];
     const target = [middle[0], middle[1] + 0.25, 0.95];
     const memory = view.memory;
     const soft = memory.mode === mode && memory.index <= view.at ? view.softness : 1;
@@ -73,7 +79,8 @@ Painters.osrs = {
         if (noise < 7) { // tufts and stones keep their place in the world
           const px = x - 0.3 + (noise / 7) * 0.6;
           const py = y - 0.2 + ((noise * 3) % 7) / 14;
-          if (noise < 5) for (const lean of [-0.05, 0, 0.06]) space.line([px, py, 0], [px + lean, py, 0.16 + lean], `rgba(140,180,100,${0.8 * fade})`, 1.5);
+          if (noise < 5) for (const lean of [-0.05, 0, 0.06]) space.line([px, py, 0], [px + lean, py, 0.16 + lean],
+            `rgba(140,180,100,${0.8 * fade})`, 1.5);
           else space.ring([px, py, 0.01], 0.09, `rgba(128,134,122,${fade})`);
         }
       }
@@ -85,7 +92,8 @@ Painters.osrs = {
     const c = SIDES[side];
     const x = Math.round(place[0]);
     const y = Math.round(place[1]);
-    const square = [[x - 0.48, y - 0.48, 0.01], [x + 0.48, y - 0.48, 0.01], [x + 0.48, y + 0.48, 0.01], [x - 0.48, y + 0.48, 0.01]];
+    const square = [[x - 0.48, y - 0.48, 0.01], [x + 0.48, y - 0.48, 0.01], [x + 0.48, y + 0.48, 0.01],
+      [x - 0.48, y + 0.48, 0.01]];
     for (let i = 0; i < 4; i++) space.line(square[i], square[(i + 1) % 4], `${c}99`, 1.5);
     if (me.has_destination && (me.destination_x !== me.x || me.destination_y !== me.y)) {
       const [dx, dy] = [me.destination_x, me.destination_y];
@@ -110,26 +118,32 @@ Painters.osrs = {
     const up = dead ? f : u; // a fallen fighter lies on the ground
     const ahead = dead ? Vec.scale(u, -1) : f;
     const base = dead ? [place[0] - f[0] * 0.6, place[1] - f[1] * 0.6, 0.2] : [place[0], place[1], bob];
-    const at = (along, across, high) => Vec.add(base, Vec.add(Vec.scale(ahead, along), Vec.add(Vec.scale(r, across), Vec.scale(up, high))));
+    const at = (along, across, high) => Vec.add(base, Vec.add(Vec.scale(ahead, along),
+      Vec.add(Vec.scale(r, across), Vec.scale(up, high))));
     const axes = [ahead, r, up];
     const skin = '#e8b98e';
     for (const across of [-0.11, 0.11]) {
       const step = across > 0 ? stride : -stride;
-      space.block(at(step, across, 0), axes, [0.1, -0.07, 0.075], [0.09 - step * 0.5, -0.08 - step * 0.5, 0.085], 0, 0.5, dark);
+      space.block(at(step, across, 0), axes, [0.1, -0.07, 0.075], [0.09 - step * 0.5, -0.08 - step * 0.5, 0.085], 0,
+        0.5, dark);
       space.block(at(step + 0.03, across, 0), axes, [0.14, -0.08, 0.085], [0.1, -0.08, 0.08], 0, 0.1, '#3a2c1e');
     }
     space.block(at(0, 0, 0), axes, [0.12, -0.12, 0.21], [0.13, -0.12, 0.26], 0.48, 0.98, main);
     space.block(at(0, 0, 0), axes, [0.135, -0.13, 0.215], [0.135, -0.13, 0.215], 0.5, 0.57, '#5b4326');
-    space.block(at(-0.15, 0, 0), axes, [0.01, -0.06, 0.26], [0.01, -0.02, 0.2], 0.2, 0.96, SIDES[side]); // the cape has the player's colour
+    // the cape has the player's colour
+    space.block(at(-0.15, 0, 0), axes, [0.01, -0.06, 0.26], [0.01, -0.02, 0.2], 0.2, 0.96, SIDES[side]);
     for (const across of [-0.33, 0.33]) {
       const weapon = across > 0;
       const reach = weapon ? swing * 0.28 : walking ? stride * 0.6 : 0;
-      space.block(at(reach * 0.5, across, 0), axes, [0.08 + reach, -0.06 + reach, 0.065], [0.08, -0.07, 0.08], 0.5 + swing * (weapon ? 0.22 : 0), 0.95, main);
-      space.block(at(reach * 0.9 + 0.02, across, 0), axes, [0.07, -0.06, 0.06], [0.07, -0.06, 0.06], 0.43 + swing * (weapon ? 0.24 : 0), 0.52 + swing * (weapon ? 0.24 : 0), skin);
+      space.block(at(reach * 0.5, across, 0), axes, [0.08 + reach, -0.06 + reach, 0.065], [0.08, -0.07, 0.08],
+        0.5 + swing * (weapon ? 0.22 : 0), 0.95, main);
+      space.block(at(reach * 0.9 + 0.02, across, 0), axes, [0.07, -0.06, 0.06], [0.07, -0.06, 0.06],
+        0.43 + swing * (weapon ? 0.24 : 0), 0.52 + swing * (weapon ? 0.24 : 0), skin);
     }
     space.block(at(0, 0, 0), axes, [0.12, -0.12, 0.12], [0.12, -0.12, 0.12], 1.0, 1.24, skin);
     const hood = outfit === 'mage' ? [0.1, -0.16, 0.15] : [0.14, -0.14, 0.14];
-    space.block(at(0, 0, 0), axes, hood, [0.06, -0.1, 0.09], 1.14, outfit === 'mage' ? 1.42 : 1.32, main, { bias: 0.04 });
+    space.block(at(0, 0, 0), axes, hood, [0.06, -0.1, 0.09], 1.14, outfit === 'mage' ? 1.42 : 1.32, main, {
+      bias: 0.04 });
     this.weapon(space, ctx, at, axes, outfit, swing);
     if (me.freeze_timer > 0) {
       for (let i = 0; i < 6; i++) {
@@ -140,13 +154,15 @@ Painters.osrs = {
         space.polygon([Vec.add(root, wide), tip, Vec.sub(root, wide)], '#bfeaff', { both: true, alpha: 0.8 });
       }
     }
-    if (me.vengeance) space.later(place, () => space.ring([place[0], place[1], 0.03], 0.5, null, 'rgba(220,120,255,.9)', 2), 0.5);
+    if (me.vengeance) space.later(place, () => space.ring([place[0], place[1], 0.03], 0.5, null, 'rgba(220,120,255,.9)',
+      2), 0.5);
   },
 
   weapon(space, ctx, at, axes, outfit, swing) {
     const hand = 0.48 + swing * 0.24;
     const lean = 0.1 + swing * 0.3;
-    const shaft = (a, b, color, width) => space.later(at(lean, 0.36, hand), () => space.line(a, b, color, width * space.zoom / 900), 0.25);
+    const shaft = (a, b, color, width) => space.later(at(lean, 0.36, hand),
+      () => space.line(a, b, color, width * space.zoom / 900), 0.25);
     if (outfit === 'mage' || outfit === 'tank') {
       shaft(at(lean, 0.37, hand - 0.45), at(lean + 0.05, 0.37, hand + 0.75), '#6b4a2b', 9);
       const orb = at(lean + 0.05, 0.37, hand + 0.8);
@@ -209,7 +225,8 @@ Painters.osrs = {
         ctx.globalAlpha = 1;
       }, 0.6);
     }
-    if (head >= 1 && me.spell === 1 && outfit === 'mage') space.later(target, () => space.ring([target[0], target[1], 0.04], 0.3 + (t - 0.8) * 2, null, 'rgba(190,235,255,.9)', 3), 1);
+    if (head >= 1 && me.spell === 1 && outfit === 'mage') space.later(target,
+      () => space.ring([target[0], target[1], 0.04], 0.3 + (t - 0.8) * 2, null, 'rgba(190,235,255,.9)', 3), 1);
   },
 
   overhead(space, ctx, view, me, old, side, place, t) {
@@ -243,10 +260,14 @@ Painters.osrs = {
     ctx.strokeStyle = '#ffffff';
     ctx.lineWidth = 2 * k;
     ctx.beginPath();
-    if (kind === 1) { ctx.moveTo(x - 5 * k, y + 5 * k); ctx.lineTo(x + 3 * k, y - 3 * k); ctx.moveTo(x + 6 * k, y - 4 * k); ctx.arc(x + 4 * k, y - 4 * k, 2 * k, 0, 7); }
-    else if (kind === 2) { ctx.arc(x - 3 * k, y, 6 * k, -1.1, 1.1); ctx.moveTo(x - 5 * k, y); ctx.lineTo(x + 6 * k, y); }
-    else if (kind === 3) { ctx.moveTo(x - 5 * k, y + 5 * k); ctx.lineTo(x + 5 * k, y - 5 * k); ctx.moveTo(x - 5 * k, y); ctx.lineTo(x, y + 5 * k); }
-    else { ctx.moveTo(x, y - 6 * k); ctx.lineTo(x, y + 6 * k); ctx.moveTo(x - 4 * k, y - 2 * k); ctx.lineTo(x + 4 * k, y - 2 * k); }
+    if (kind === 1) { ctx.moveTo(x - 5 * k, y + 5 * k); ctx.lineTo(x + 3 * k, y - 3 * k);
+    ctx.moveTo(x + 6 * k, y - 4 * k); ctx.arc(x + 4 * k, y - 4 * k, 2 * k, 0, 7); }
+    else if (kind === 2) { ctx.arc(x - 3 * k, y, 6 * k, -1.1, 1.1); ctx.moveTo(x - 5 * k, y); ctx.lineTo(x + 6 * k, y);
+    }
+    else if (kind === 3) { ctx.moveTo(x - 5 * k, y + 5 * k); ctx.lineTo(x + 5 * k, y - 5 * k); ctx.moveTo(x - 5 * k, y);
+    ctx.lineTo(x, y + 5 * k); }
+    else { ctx.moveTo(x, y - 6 * k); ctx.lineTo(x, y + 6 * k); ctx.moveTo(x - 4 * k, y - 2 * k);
+    ctx.lineTo(x + 4 * k, y - 2 * k); }
     ctx.stroke();
   },
 
@@ -272,23 +293,30 @@ Painters.osrs = {
       panel(ctx, x, y, wide, 84 * k, 10 * k, 'rgba(20,18,12,.78)', `${SIDES[side]}aa`);
       ctx.font = `600 ${15 * k}px ${FONT}`;
       const outfit = view.info.outfits[me.worn];
-      label(ctx, fit(ctx, view.info.names[side], wide - 90 * k), x + 12 * k, y + 17 * k, 15 * k, { align: 'left', color: SIDES[side], shadow: false });
-      label(ctx, outfit, x + wide - 12 * k, y + 17 * k, 12 * k, { align: 'right', color: '#d9ceb2', shadow: false, weight: 500 });
-      gauge(ctx, x + 12 * k, y + 30 * k, wide - 24 * k, 15 * k, me.hp / me.max_hp, me.hp > me.max_hp ? '#7be0ff' : FULL_HP, '#5b1c19');
+      label(ctx, fit(ctx, view.info.names[side], wide - 90 * k), x + 12 * k, y + 17 * k, 15 * k, {
+        align: 'left', color: SIDES[side], shadow: false });
+      label(ctx, outfit, x + wide - 12 * k, y + 17 * k, 12 * k, {
+        align: 'right', color: '#d9ceb2', shadow: false, weight: 500 });
+      gauge(ctx, x + 12 * k, y + 30 * k, wide - 24 * k, 15 * k, me.hp / me.max_hp,
+        me.hp > me.max_hp ? '#7be0ff' : FULL_HP, '#5b1c19');
       label(ctx, `${Math.max(0, me.hp)} / ${me.max_hp}`, x + wide / 2, y + 38 * k, 12 * k);
       const half = (wide - 32 * k) / 2;
       gauge(ctx, x + 12 * k, y + 51 * k, half, 8 * k, me.energy / 100, '#e3b341');
       gauge(ctx, x + 20 * k + half, y + 51 * k, half, 8 * k, me.prayer_points / 99, '#6fb7ff');
-      const small = `spec ${me.energy}  ·  prayer ${me.prayer_points}  ·  food ${me.food}+${me.karambwan}  ·  brew ${me.brew}  ·  rest. ${me.restore}`;
+      const small = `spec ${me.energy}  ·  prayer ${me.prayer_points}  ·  ` +
+        `food ${me.food}+${me.karambwan}  ·  brew ${me.brew}  ·  rest. ${me.restore}`;
       ctx.font = `500 ${10.5 * k}px ${FONT}`;
-      label(ctx, fit(ctx, small, wide - 20 * k), x + wide / 2, y + 72 * k, 10.5 * k, { color: '#cfc6ae', weight: 500, shadow: false });
+      label(ctx, fit(ctx, small, wide - 20 * k), x + wide / 2, y + 72 * k, 10.5 * k, {
+        color: '#cfc6ae', weight: 500, shadow: false });
     });
     panel(ctx, w / 2 - 26 * k, 12 * k, 52 * k, 40 * k, 8 * k, 'rgba(20,18,12,.78)');
     label(ctx, `${scene.tick}`, w / 2, 26 * k, 17 * k, { shadow: false });
     label(ctx, 'tick', w / 2, 42 * k, 9 * k, { color: '#bdb49a', shadow: false, weight: 500 });
     if (scene.result) {
-      const name = scene.result === 1 || scene.result === 2 ? `${view.info.names[scene.result - 1]} wins` : scene.result < 0 ? 'time is up' : 'a tie';
-      label(ctx, name, w / 2, h * 0.86, 40 * k, { color: scene.result === 1 || scene.result === 2 ? SIDES[scene.result - 1] : '#fff', weight: 800 });
+      const name = scene.result === 1 || scene.result === 2 ?
+        `${view.info.names[scene.result - 1]} wins` : scene.result < 0 ? 'time is up' : 'a tie';
+      label(ctx, name, w / 2, h * 0.86, 40 * k, { color: scene.result === 1 ||
+        scene.result === 2 ? SIDES[scene.result - 1] : '#fff', weight: 800 });
     }
   },
 };

@@ -28,9 +28,11 @@ Painters.pokemon = {
       ctx.drawImage(image, x, y, screen.w, screen.h);
       view.memory.image = image;
     }
-    label(ctx, view.info.names[0], x, y + screen.h + 16 * k, 13 * k, { align: 'left', shadow: false, color: '#d9d4f2' });
+    label(ctx, view.info.names[0], x, y + screen.h + 16 * k, 13 * k, {
+      align: 'left', shadow: false, color: '#d9d4f2' });
     const words = scene.world === null ? `step ${scene.step}` : `world ${scene.world} · step ${scene.step}`;
-    label(ctx, words, x + screen.w, y + screen.h + 16 * k, 13 * k, { align: 'right', shadow: false, color: '#a79fd0', weight: 500 });
+    label(ctx, words, x + screen.w, y + screen.h + 16 * k, 13 * k, {
+      align: 'right', shadow: false, color: '#a79fd0', weight: 500 });
     if (scene.recording) {
       ctx.fillStyle = '#ff5b5b';
       ctx.beginPath();
@@ -55,11 +57,13 @@ Painters.pokemon = {
       ctx.beginPath();
       ctx.arc(w - 60 * k + dx * k, y + dy * k, 17 * k, 0, 7);
       ctx.fill();
-      label(ctx, name, w - 60 * k + dx * k, y + dy * k, 14 * k, { shadow: false, color: pressed === name ? '#2b2452' : '#9e95c9' });
+      label(ctx, name, w - 60 * k + dx * k, y + dy * k, 14 * k, {
+        shadow: false, color: pressed === name ? '#2b2452' : '#9e95c9' });
     }
     for (const [name, dy] of [['START', 70], ['SELECT', 96]]) {
       panel(ctx, left - 24 * k, y + dy * k, 48 * k, 16 * k, 8 * k, lit(name));
-      label(ctx, name.toLowerCase(), left, y + (dy + 8) * k, 9 * k, { shadow: false, color: pressed === name ? '#2b2452' : '#9e95c9' });
+      label(ctx, name.toLowerCase(), left, y + (dy + 8) * k, 9 * k, {
+        shadow: false, color: pressed === name ? '#2b2452' : '#9e95c9' });
     }
     for (const [name, x] of [['L', 60 * k], ['R', w - 60 * k]]) {
       panel(ctx, x - 34 * k, 14 * k, 68 * k, 18 * k, 8 * k, lit(name));

@@ -1,7 +1,8 @@
 'use strict';
 // Rocket League in 3-D. The game's world is left-handed: x is turned round before it is drawn, or right would be left.
 
-const FLOOR = [[4096, 3968], [2944, 5120], [-2944, 5120], [-4096, 3968], [-4096, -3968], [-2944, -5120], [2944, -5120], [4096, -3968]];
+const FLOOR = [[4096, 3968], [2944, 5120], [-2944, 5120], [-4096, 3968], [-4096, -3968], [-2944, -5120], [2944, -5120],
+  [4096, -3968]];
 const WALL = 2044;
 const GOAL = { half: 893, height: 643, line: 5120, back: 6000 };
 const BALL_SPOTS = (() => {
@@ -15,7 +16,8 @@ const mirror = p => [-p[0], p[1], p[2]];
 function turn(v, axis, angle) {
   const c = Math.cos(angle);
   const s = Math.sin(angle);
-  return Vec.add(Vec.add(Vec.scale(v, c), Vec.scale(Vec.cross(axis, v), s)), Vec.scale(axis, Vec.dot(axis, v) * (1 - c)));
+  return Vec.add(Vec.add(Vec.scale(v, c), Vec.scale(Vec.cross(axis, v), s)),
+    Vec.scale(axis, Vec.dot(axis, v) * (1 - c)));
 }
 
 function carOf(scene, index) {
@@ -43,7 +45,8 @@ Painters.rocketleague = {
     const spin = frame.scene.spin || [0, 0, 0];
     const rate = Math.hypot(...spin);
     const axes = previous?.axes || [[1, 0, 0], [0, 1, 0], [0, 0, 1]];
-    frame.axes = rate < 1e-3 ? axes : axes.map(v => turn(v, Vec.scale(spin, 1 / rate), rate * (info.frame_seconds || 1 / 15)));
+    frame.axes = rate < 1e-3 ? axes : axes.map(v => turn(v, Vec.scale(spin, 1 / rate),
+      rate * (info.frame_seconds || 1 / 15)));
   },
 
   draw(ctx, w, h, view) {
@@ -52,7 +55,8 @@ Painters.rocketleague = {
     const scene = frame.scene;
     const t = view.part;
     const size = view.info.team_size || 1;
-    const ball = Math.hypot(...Vec.sub(scene.ball, before.scene.ball)) < 900 ? Vec.mix(before.scene.ball, scene.ball, t) : scene.ball;
+    const ball = Math.hypot(...Vec.sub(scene.ball, before.scene.ball)) < 900 ? Vec.mix(before.scene.ball, scene.ball,
+      t) : scene.ball;
     const cars = scene.cars.map((_, i) => between(carOf(before.scene, i), carOf(scene, i), t));
     const space = new Space(ctx, w, h);
     this.aim(space, view, ball, cars, size);
@@ -83,18 +87,22 @@ Painters.rocketleague = {
     } else if (mode === 'blue car' || mode === 'orange car') {
       const car = cars[mode === 'blue car' ? 0 : size] || cars[0];
       const way = Vec.unit([ball[0] - car.at[0], ball[1] - car.at[1], 0]);
-      const flat = Math.hypot(ball[0] - car.at[0], ball[1] - car.at[1]) < 150 ? Vec.unit([car.forward[0], car.forward[1], 0]) : way;
+      const flat = Math.hypot(ball[0] - car.at[0], ball[1] - car.at[1]) < 150 ?
+        Vec.unit([car.forward[0], car.forward[1], 0]) : way;
       eye = Vec.add(car.at, Vec.add(Vec.scale(flat, -520), [0, 0, 230]));
       target = Vec.add(car.at, Vec.add(Vec.scale(flat, 600), [0, 0, Math.max(60, ball[2] * 0.5)]));
       fov = 1.15;
     } else {
       // From the side: the ball and the cars near it stay in the picture, as near as they allow.
-      const near = cars.filter(car => !(car.flags & 4)).sort((a, b) => Math.hypot(...Vec.sub(a.at, ball)) - Math.hypot(...Vec.sub(b.at, ball)));
-      const group = [ball, ...near.filter((car, i) => i === 0 || Math.hypot(...Vec.sub(car.at, ball)) < 3000).map(car => car.at)];
+      const near = cars.filter(car => !(car.flags & 4)).sort((a,
+        b) => Math.hypot(...Vec.sub(a.at, ball)) - Math.hypot(...Vec.sub(b.at, ball)));
+      const group = [ball, ...near.filter((car, i) => i === 0 ||
+        Math.hypot(...Vec.sub(car.at, ball)) < 3000).map(car => car.at)];
       const low = Math.min(...group.map(p => p[1]));
       const high = Math.max(...group.map(p => p[1]));
       const nearest = Math.min(...group.map(p => p[0]));
-      const middle = [group.reduce((sum, p) => sum + p[0], 0) / group.length, (low + high) / 2, Math.max(...group.map(p => p[2]))];
+      const middle = [group.reduce((sum, p) => sum + p[0], 0) / group.length, (low + high) / 2,
+        Math.max(...group.map(p => p[2]))];
       const away = Math.max(1900, (high - low) * 0.72 + 1100 + middle[2] * 0.5) + (middle[0] - nearest) * 0.7;
       eye = [middle[0] - away, middle[1] * 0.96, away * 0.36 + 120];
       target = [middle[0], middle[1], middle[2] * 0.45 + 60];
@@ -144,19 +152,23 @@ Painters.rocketleague = {
       space.fill([[edge(y0), y0, 0], [edge(y1), y1, 0], [-edge(y1), y1, 0], [-edge(y0), y0, 0]].map(mirror), '#256843');
     }
     for (const side of [-1, 1]) {
-      space.fill([[-GOAL.half, side * GOAL.line, 0], [GOAL.half, side * GOAL.line, 0], [GOAL.half, side * GOAL.back, 0], [-GOAL.half, side * GOAL.back, 0]].map(mirror), side < 0 ? '#22518f' : '#9a4a1f');
+      space.fill([[-GOAL.half, side * GOAL.line, 0], [GOAL.half, side * GOAL.line, 0], [GOAL.half, side * GOAL.back, 0],
+        [-GOAL.half, side * GOAL.back, 0]].map(mirror), side < 0 ? '#22518f' : '#9a4a1f');
       const glow = side < 0 ? 'rgba(79,157,255,.55)' : 'rgba(255,138,76,.55)';
-      const box = [[-1800, side * 5120, 1], [-1800, side * 3900, 1], [1800, side * 3900, 1], [1800, side * 5120, 1]].map(mirror);
+      const box = [[-1800, side * 5120, 1], [-1800, side * 3900, 1], [1800, side * 3900, 1],
+        [1800, side * 5120, 1]].map(mirror);
       for (let i = 0; i < 3; i++) space.line(box[i], box[i + 1], 'rgba(235,245,255,.35)', 1.5);
       space.line(mirror([-GOAL.half, side * 5120, 2]), mirror([GOAL.half, side * 5120, 2]), glow, 4);
     }
-    for (let i = 0; i < 8; i++) space.line(mirror([...FLOOR[i], 0]), mirror([...FLOOR[(i + 1) % 8], 0]), 'rgba(235,245,255,.45)', 2);
+    for (let i = 0; i < 8; i++) space.line(mirror([...FLOOR[i], 0]), mirror([...FLOOR[(i + 1) % 8], 0]),
+      'rgba(235,245,255,.45)', 2);
     space.line(mirror([-4096, 0, 1]), mirror([4096, 0, 1]), 'rgba(235,245,255,.45)', 2);
     space.ring([0, 0, 1], 950, null, 'rgba(235,245,255,.45)', 2);
     pads.forEach(([x, y, big], i) => {
       const on = !there || there[i] === '1';
       const at = mirror([x, y, 2]);
-      space.ring(at, big ? 150 : 70, on ? 'rgba(255,214,80,.30)' : 'rgba(20,30,40,.35)', on ? 'rgba(255,224,110,.9)' : 'rgba(20,30,40,.5)', 1.2);
+      space.ring(at, big ? 150 : 70, on ? 'rgba(255,214,80,.30)' : 'rgba(20,30,40,.35)',
+        on ? 'rgba(255,224,110,.9)' : 'rgba(20,30,40,.5)', 1.2);
       if (on && big) {
         space.later(at, () => {
           const p = space.project([at[0], at[1], 110]);
@@ -179,7 +191,9 @@ Painters.rocketleague = {
       const color = side < 0 ? '#4f9dff' : '#ff8a4c';
       const far = (side * GOAL.line - space.eye[1]) * side > 0;
       const post = (x, y, z) => mirror([x, side * y, z]);
-      const frame = [[post(-GOAL.half, GOAL.line, 0), post(-GOAL.half, GOAL.line, GOAL.height)], [post(GOAL.half, GOAL.line, 0), post(GOAL.half, GOAL.line, GOAL.height)], [post(-GOAL.half, GOAL.line, GOAL.height), post(GOAL.half, GOAL.line, GOAL.height)]];
+      const frame = [[post(-GOAL.half, GOAL.line, 0), post(-GOAL.half, GOAL.line, GOAL.height)],
+        [post(GOAL.half, GOAL.line, 0), post(GOAL.half, GOAL.line, GOAL.height)],
+        [post(-GOAL.half, GOAL.line, GOAL.height), post(GOAL.half, GOAL.line, GOAL.height)]];
       const net = () => {
         for (let i = 0; i <= 6; i++) {
           const x = -GOAL.half + (2 * GOAL.half * i) / 6;
@@ -189,7 +203,8 @@ Painters.rocketleague = {
         for (let i = 0; i <= 4; i++) {
           const z = (GOAL.height * i) / 4;
           space.line(post(-GOAL.half, GOAL.back, z), post(GOAL.half, GOAL.back, z), 'rgba(230,240,255,.25)', 1);
-          for (const x of [-GOAL.half, GOAL.half]) space.line(post(x, GOAL.line, z), post(x, GOAL.back, z), 'rgba(230,240,255,.2)', 1);
+          for (const x of [-GOAL.half, GOAL.half]) space.line(post(x, GOAL.line, z), post(x, GOAL.back, z),
+            'rgba(230,240,255,.2)', 1);
         }
       };
       space.later(mirror([0, side * (far ? GOAL.back : GOAL.line), 0]), net);
@@ -234,13 +249,15 @@ Painters.rocketleague = {
       const toEye = Vec.unit(Vec.sub(space.eye, place));
       ctx.fillStyle = 'rgba(40,50,72,.55)';
       for (const spot of BALL_SPOTS) {
-        const world = mirror(Vec.add(Vec.add(Vec.scale(axes[0], spot[0]), Vec.scale(axes[1], spot[1])), Vec.scale(axes[2], spot[2])));
+        const world = mirror(Vec.add(Vec.add(Vec.scale(axes[0], spot[0]), Vec.scale(axes[1], spot[1])),
+          Vec.scale(axes[2], spot[2])));
         const facing = Vec.dot(world, toEye);
         if (facing < 0.05) continue;
         const q = space.project(Vec.add(place, Vec.scale(world, 90)));
         if (!q) continue;
         ctx.beginPath();
-        ctx.ellipse(q[0], q[1], r * 0.26, r * 0.26 * Math.max(0.25, facing), Math.atan2(q[1] - y, q[0] - x) + Math.PI / 2, 0, 7);
+        ctx.ellipse(q[0], q[1], r * 0.26, r * 0.26 * Math.max(0.25, facing),
+          Math.atan2(q[1] - y, q[0] - x) + Math.PI / 2, 0, 7);
         ctx.fill();
       }
       ctx.restore();
@@ -262,7 +279,8 @@ Painters.rocketleague = {
     const dark = team ? '#c2561f' : '#2462bd';
     const axes = [f, r, u];
     const s = list => list.map(v => v * k);
-    const put = (low, high, from, to, color, bias) => space.block(at, axes, s(low), s(high), from * k, to * k, color, { bias });
+    const put = (low, high, from, to, color, bias) => space.block(at, axes, s(low), s(high), from * k, to * k, color, {
+      bias });
     put([58, -58, 36], [64, -60, 40], -14, 2, dark, 0);
     put([64, -60, 40], [44, -56, 36], 2, 16, main, 1);
     put([22, -42, 33], [2, -30, 24], 16, 34, '#1a2333', 3);
@@ -312,8 +330,10 @@ Painters.rocketleague = {
       const x = side ? mid + 68 * k : mid - 68 * k - wide;
       panel(ctx, x, 10 * k, wide, 40 * k, 10 * k, side ? 'rgba(190,84,28,.88)' : 'rgba(32,92,176,.88)');
       ctx.font = `600 ${15 * k}px ${FONT}`;
-      label(ctx, fit(ctx, name, wide - 62 * k), side ? x + wide - 12 * k : x + 12 * k, 30 * k, 15 * k, { align: side ? 'right' : 'left', shadow: false });
-      if (goals !== undefined) label(ctx, `${goals}`, side ? x + 20 * k : x + wide - 20 * k, 30 * k, 22 * k, { shadow: false });
+      label(ctx, fit(ctx, name, wide - 62 * k), side ? x + wide - 12 * k : x + 12 * k, 30 * k, 15 * k, {
+        align: side ? 'right' : 'left', shadow: false });
+      if (goals !== undefined) label(ctx, `${goals}`, side ? x + 20 * k : x + wide - 20 * k, 30 * k, 22 * k, {
+        shadow: false });
     }
     for (const team of [0, 1]) {
       cars.slice(team * size, team * size + size).forEach((car, i) => {

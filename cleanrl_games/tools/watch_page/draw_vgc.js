@@ -1,5 +1,6 @@
 'use strict';
-// A doubles battle: both pairs on the field, their plates with HP, status and stages, the benches, and what happens in words.
+// A doubles battle: both pairs on the field, their plates with HP, status and stages, the benches, and what happens in
+// words.
 
 const TYPE_COLORS = {
   Normal: '#8f9188', Fire: '#e8692c', Water: '#3d86dd', Grass: '#4aa544', Electric: '#dcae10', Ice: '#4fb9bd',
@@ -7,9 +8,11 @@ const TYPE_COLORS = {
   Rock: '#a08c4b', Ghost: '#65548f', Dragon: '#5a52cf', Dark: '#5a4a42', Steel: '#6d8ca0', Fairy: '#da77b6',
   Stellar: '#3aa4a0', '?': '#77808f',
 };
-const STATUS_CHIPS = { brn: ['BRN', '#d1582a'], par: ['PAR', '#b8930c'], slp: ['SLP', '#6b7280'], frz: ['FRZ', '#3597a8'], psn: ['PSN', '#8a46a5'], tox: ['TOX', '#6d2f8f'] };
+const STATUS_CHIPS = { brn: ['BRN', '#d1582a'], par: ['PAR', '#b8930c'], slp: ['SLP', '#6b7280'],
+  frz: ['FRZ', '#3597a8'], psn: ['PSN', '#8a46a5'], tox: ['TOX', '#6d2f8f'] };
 const STAT_CHIPS = { atk: 'Atk', def: 'Def', spa: 'SpA', spd: 'SpD', spe: 'Spe', accuracy: 'Acc', evasion: 'Eva' };
-const SKIES = { Rain: ['#4a6486', '#6d8197'], 'Heavy rain': ['#3d5472', '#5b6f86'], 'Harsh sun': ['#f3b65b', '#f7d79a'], 'Extremely harsh sun': ['#ee9a45', '#f6c583'], Sandstorm: ['#b09163', '#cdb58c'], Snow: ['#9fb7cf', '#d8e4ee'] };
+const SKIES = { Rain: ['#4a6486', '#6d8197'], 'Heavy rain': ['#3d5472', '#5b6f86'], 'Harsh sun': ['#f3b65b', '#f7d79a'],
+  'Extremely harsh sun': ['#ee9a45', '#f6c583'], Sandstorm: ['#b09163', '#cdb58c'], Snow: ['#9fb7cf', '#d8e4ee'] };
 const GROUNDS = { Grassy: '#7cc06a', Electric: '#e0c94e', Psychic: '#c987c9', Misty: '#e3b7d3' };
 const plain = pieces => pieces.map(piece => (typeof piece === 'string' ? piece : piece[1])).join('');
 
@@ -25,7 +28,8 @@ Painters.vgc = {
     const event = frame.scene.event;
     if (event.kind === 'move' && Array.isArray(event.text[0])) {
       const [side, name] = event.text[0];
-      frame.acting = ['a', 'b'].map(letter => `${side}${letter}`).find(slot => this.mon(frame.board, slot)?.name === name) || null;
+      frame.acting = ['a', 'b'].map(letter => `${side}${letter}`).find(slot => this.mon(frame.board,
+        slot)?.name === name) || null;
     }
   },
 
@@ -65,7 +69,8 @@ Painters.vgc = {
         if (mon) this.plate(ctx, x, y, plateWidth, plateHeight, mon, old, k, view.part, side);
       });
     }
-    if (!Object.values(board.slots || {}).some(index => index !== null)) this.teams(ctx, w, usable, bar, board, far, near, view, k);
+    if (!Object.values(board.slots || {}).some(index => index !== null)) this.teams(ctx, w, usable, bar, board, far,
+      near, view, k);
     this.caption(ctx, w, h, caption, frame, k);
   },
 
@@ -118,7 +123,8 @@ Painters.vgc = {
     ctx.fillRect(x, y, 5 * k, h);
     const name = view.info.names[side === 'p1' ? 0 : 1];
     ctx.font = `700 ${16 * k}px ${FONT}`;
-    label(ctx, fit(ctx, name, w * 0.45), x + 16 * k, y + h / 2, 16 * k, { align: 'left', color, weight: 700, shadow: false });
+    label(ctx, fit(ctx, name, w * 0.45), x + 16 * k, y + h / 2, 16 * k, {
+      align: 'left', color, weight: 700, shadow: false });
     const keys = Object.keys(board).filter(key => key.startsWith(`${side}.`) && key !== `${side}.side`);
     keys.forEach((key, i) => {
       const mon = board[key];
@@ -126,13 +132,15 @@ Painters.vgc = {
       ctx.globalAlpha = mon.fainted ? 0.3 : mon.seen ? 1 : 0.55;
       this.crest(ctx, cx, y + h / 2 - 3 * k, 10 * k, mon, view.info);
       ctx.globalAlpha = 1;
-      gauge(ctx, cx - 10 * k, y + h - 9 * k, 20 * k, 4 * k, mon.hp / 100, mon.hp > 50 ? '#45c27a' : mon.hp > 20 ? '#eeb83c' : '#f06a5d');
+      gauge(ctx, cx - 10 * k, y + h - 9 * k, 20 * k, 4 * k, mon.hp / 100,
+        mon.hp > 50 ? '#45c27a' : mon.hp > 20 ? '#eeb83c' : '#f06a5d');
     });
     const conditions = Object.keys(board[`${side}.side`] || {});
     if (conditions.length) {
       ctx.font = `500 ${11 * k}px ${FONT}`;
       const room = w * 0.5 - 190 * k;
-      if (room > 40 * k) label(ctx, fit(ctx, conditions.join(', '), room), w * 0.5, y + h / 2, 11 * k, { align: 'left', color: '#cbd6ea', weight: 500, shadow: false });
+      if (room > 40 * k) label(ctx, fit(ctx, conditions.join(', '), room), w * 0.5, y + h / 2, 11 * k, {
+        align: 'left', color: '#cbd6ea', weight: 500, shadow: false });
     }
   },
 
@@ -146,7 +154,8 @@ Painters.vgc = {
     if (mon.tera) { // a cut crystal
       for (let i = 0; i < 6; i++) {
         const a = (i / 6) * 2 * Math.PI + Math.PI / 6;
-        if (i) ctx.lineTo(x + 1.12 * r * Math.cos(a), y + 1.12 * r * Math.sin(a)); else ctx.moveTo(x + 1.12 * r * Math.cos(a), y + 1.12 * r * Math.sin(a));
+        if (i) ctx.lineTo(x + 1.12 * r * Math.cos(a), y + 1.12 * r * Math.sin(a));
+        else ctx.moveTo(x + 1.12 * r * Math.cos(a), y + 1.12 * r * Math.sin(a));
       }
       ctx.closePath();
     } else ctx.arc(x, y, r, 0, 7);
@@ -202,8 +211,10 @@ Painters.vgc = {
       ctx.fill();
     }
     ctx.globalAlpha = 1;
-    if (hurt) label(ctx, `−${Math.round(old.hp - mon.hp)}%`, x, y - (54 + 22 * t) * k, 20 * k, { color: '#ffd9d3', weight: 800 });
-    else if (old && !fresh && mon.hp > old.hp + 0.01) label(ctx, `+${Math.round(mon.hp - old.hp)}%`, x, y - (54 + 22 * t) * k, 20 * k, { color: '#c9ffd9', weight: 800 });
+    if (hurt) label(ctx, `−${Math.round(old.hp - mon.hp)}%`, x, y - (54 + 22 * t) * k, 20 * k, {
+      color: '#ffd9d3', weight: 800 });
+    else if (old && !fresh && mon.hp > old.hp + 0.01) label(ctx, `+${Math.round(mon.hp - old.hp)}%`, x,
+      y - (54 + 22 * t) * k, 20 * k, { color: '#c9ffd9', weight: 800 });
     else if (k > 0.75) label(ctx, mon.name, x, y + 50 * k, 13 * k); // in a small picture the plate says it
   },
 
@@ -211,7 +222,8 @@ Painters.vgc = {
     ctx.globalAlpha = mon.fainted ? 0.55 : 1;
     panel(ctx, x, y, w, h, 12 * k, 'rgba(20,27,41,.88)', SIDES[side === 'p1' ? 0 : 1]);
     ctx.font = `700 ${15 * k}px ${FONT}`;
-    label(ctx, fit(ctx, mon.name, w * 0.58), x + 12 * k, y + 16 * k, 15 * k, { align: 'left', weight: 700, shadow: false });
+    label(ctx, fit(ctx, mon.name, w * 0.58), x + 12 * k, y + 16 * k, 15 * k, {
+      align: 'left', weight: 700, shadow: false });
     let edge = x + w - 10 * k;
     for (const type of mon.tera ? [mon.tera] : [...mon.types].reverse()) {
       const words = mon.tera ? `Tera ${type}` : type;
@@ -224,8 +236,10 @@ Painters.vgc = {
     }
     const same = old && old.name === mon.name;
     const hp = same ? old.hp + (mon.hp - old.hp) * Math.min(1, t * 1.5) : mon.hp;
-    gauge(ctx, x + 12 * k, y + 30 * k, w - 78 * k, 11 * k, hp / 100, hp > 50 ? '#45c27a' : hp > 20 ? '#eeb83c' : '#f06a5d');
-    label(ctx, mon.fainted ? 'fainted' : mon.hp_text || `${Math.round(hp)}%`, x + w - 10 * k, y + 36 * k, 12 * k, { align: 'right', shadow: false });
+    gauge(ctx, x + 12 * k, y + 30 * k, w - 78 * k, 11 * k, hp / 100,
+      hp > 50 ? '#45c27a' : hp > 20 ? '#eeb83c' : '#f06a5d');
+    label(ctx, mon.fainted ? 'fainted' : mon.hp_text || `${Math.round(hp)}%`, x + w - 10 * k, y + 36 * k, 12 * k, {
+      align: 'right', shadow: false });
     let cx = x + 12 * k;
     const chip = (words, color) => {
       ctx.font = `600 ${10 * k}px ${FONT}`;
@@ -236,11 +250,15 @@ Painters.vgc = {
       cx += wide + 4 * k;
     };
     if (STATUS_CHIPS[mon.status]) chip(...STATUS_CHIPS[mon.status]);
-    for (const [stat, stage] of Object.entries(mon.boosts)) chip(`${stage > 0 ? '+' : '−'}${Math.abs(stage)} ${STAT_CHIPS[stat] || stat}`, stage > 0 ? '#2e8a57' : '#b23c33');
+    for (const [stat, stage] of Object.entries(mon.boosts)) {
+      const text = `${stage > 0 ? '+' : '−'}${Math.abs(stage)} ${STAT_CHIPS[stat] || stat}`;
+      chip(text, stage > 0 ? '#2e8a57' : '#b23c33');
+    }
     for (const effect of [...mon.brief, ...mon.effects]) chip(effect, '#465370');
     if (cx === x + 12 * k) {
       ctx.font = `500 ${11 * k}px ${FONT}`;
-      label(ctx, fit(ctx, [mon.item, mon.ability].filter(Boolean).join(' · '), w - 24 * k), x + 12 * k, y + 58 * k, 11 * k, { align: 'left', color: '#b6c2d8', weight: 500, shadow: false });
+      label(ctx, fit(ctx, [mon.item, mon.ability].filter(Boolean).join(' · '), w - 24 * k), x + 12 * k, y + 58 * k,
+        11 * k, { align: 'left', color: '#b6c2d8', weight: 500, shadow: false });
     }
     ctx.globalAlpha = 1;
   },
@@ -250,16 +268,19 @@ Painters.vgc = {
     ctx.fillStyle = 'rgba(10,14,22,.94)';
     ctx.fillRect(0, h - height, w, height);
     const y = h - height / 2;
-    label(ctx, event.turn ? `Turn ${event.turn}` : 'Preview', 14 * k, y, 13 * k, { align: 'left', color: '#8fa0bd', shadow: false });
+    label(ctx, event.turn ? `Turn ${event.turn}` : 'Preview', 14 * k, y, 13 * k, {
+      align: 'left', color: '#8fa0bd', shadow: false });
     let x = 92 * k;
     const room = w - 12 * k;
     const size = 16 * k;
     for (const piece of event.text) {
       const words = typeof piece === 'string' ? piece : piece[1];
-      const color = typeof piece === 'string' ? '#eef3fb' : piece[0] === 'p1' ? SIDES[0] : piece[0] === 'p2' ? SIDES[1] : '#ffe08a';
+      const color = typeof piece === 'string' ? '#eef3fb' : piece[0] === 'p1' ? SIDES[0] : piece[0] === 'p2' ?
+        SIDES[1] : '#ffe08a';
       ctx.font = `${typeof piece === 'string' ? 500 : 700} ${size}px ${FONT}`;
       const shown = fit(ctx, words, room - x);
-      label(ctx, shown, x, y, size, { align: 'left', color, weight: typeof piece === 'string' ? 500 : 700, shadow: false });
+      label(ctx, shown, x, y, size, { align: 'left', color, weight: typeof piece === 'string' ? 500 : 700,
+        shadow: false });
       x += ctx.measureText(shown).width;
       if (shown !== words) break;
     }

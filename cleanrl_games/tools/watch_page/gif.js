@@ -21,7 +21,8 @@ async function main() {
   const job = JSON.parse(fs.readFileSync(0, 'utf8'));
   GlobalFonts.registerFromPath(job.font, 'Watch');
   const context = vm.createContext({ Path2D, Math, console });
-  for (const name of ['space', `draw_${job.info.game}`]) vm.runInContext(fs.readFileSync(path.join(__dirname, `${name}.js`), 'utf8'), context);
+  for (const name of ['space', `draw_${job.info.game}`]) vm.runInContext(fs.readFileSync(path.join(__dirname,
+    `${name}.js`), 'utf8'), context);
   const painter = vm.runInContext('Painters', context)[job.info.game];
   const canvas = createCanvas(job.width, job.height);
   const ctx = canvas.getContext('2d');
@@ -32,7 +33,8 @@ async function main() {
     painter.prepare(frame, job.frames[at - 1], job.info);
     if (painter.images) image = await loadImage(Buffer.from(frame.scene.png, 'base64'));
     for (let sub = 1; sub <= job.subframes; sub++) {
-      const view = { info: job.info, frames: job.frames, at, part: sub / job.subframes, camera: job.camera, memory, softness: 0.35, score: job.score, image: () => image };
+      const view = { info: job.info, frames: job.frames, at, part: sub / job.subframes, camera: job.camera, memory,
+        softness: 0.35, score: job.score, image: () => image };
       painter.draw(ctx, job.width, job.height, view);
       writeAll(canvas.data());
     }

@@ -1,13 +1,15 @@
 'use strict';
-// The page: draws the game as its frames arrive (or from a saved file), shows what the policies think, and sends what a person does.
-// Text from the server only ever enters through textContent.
+// The page: draws the game as its frames arrive (or from a saved file), shows what the policies think, and sends what a
+// person does. Text from the server only ever enters through textContent.
 
 const MOST_FRAMES = 6000;
 const at = id => document.getElementById(id);
 const saved = document.getElementById('game') ? JSON.parse(at('game').textContent) : null;
 const state = {
-  info: null, frames: [], shown: 0, follow: true, arrived: 0, paused: false, speed: 1, score: {}, memory: {}, camera: '',
-  question: null, plan: {}, keys: new Set(), socket: null, scenesSince: 0, thought: -1, logged: 0, person: null, teamText: '',
+  info: null, frames: [], shown: 0, follow: true, arrived: 0, paused: false, speed: 1, score: {}, memory: {},
+    camera: '',
+  question: null, plan: {}, keys: new Set(), socket: null, scenesSince: 0, thought: -1, logged: 0, person: null,
+    teamText: '',
 };
 
 function make(tag, className, text) {
@@ -109,7 +111,8 @@ function draw(time) {
   ctx.rect(0, 0, inside, height);
   ctx.clip();
   painter().draw(ctx, inside, height, {
-    info: state.info, frames: state.frames, at: state.shown, part: Math.max(0, part), camera: state.camera, memory: state.memory,
+    info: state.info, frames: state.frames, at: state.shown, part: Math.max(0, part), camera: state.camera,
+      memory: state.memory,
     softness: 1 - Math.exp(-elapsed * 5 * Math.max(1, state.speed || 16)), score: state.score, image: imageOf,
   });
   ctx.restore();
@@ -155,8 +158,10 @@ function chart(points, color, zero) {
   let [low, high] = [Math.min(...values), Math.max(...values)];
   if (zero) { low = Math.min(low, -0.05); high = Math.max(high, 0.05); }
   if (high - low < 1e-9) { low -= 1; high += 1; }
-  if (zero) picture.append(svg('polyline', { points: polyline([[0, 0], [1, 0]], 300, 62, low, high), stroke: '#3a465c', fill: 'none', 'stroke-dasharray': '4 4' }));
-  picture.append(svg('polyline', { points: polyline(points, 300, 62, low, high), stroke: color, 'stroke-width': 1.8, fill: 'none', 'vector-effect': 'non-scaling-stroke' }));
+  if (zero) picture.append(svg('polyline', { points: polyline([[0, 0], [1, 0]], 300, 62, low, high), stroke: '#3a465c',
+    fill: 'none', 'stroke-dasharray': '4 4' }));
+  picture.append(svg('polyline', { points: polyline(points, 300, 62, low, high), stroke: color, 'stroke-width': 1.8,
+    fill: 'none', 'vector-effect': 'non-scaling-stroke' }));
   return picture;
 }
 
@@ -240,7 +245,8 @@ function showCurves(curves) {
     const box = make('div', 'chart');
     const title = make('div');
     const value = points[points.length - 1][1];
-    title.append(make('span', '', name), make('b', '', Math.abs(value) >= 1000 ? Math.round(value).toLocaleString('en') : Number(value.toPrecision(3)).toString()));
+    title.append(make('span', '', name), make('b', '', Math.abs(value) >= 1000 ?
+      Math.round(value).toLocaleString('en') : Number(value.toPrecision(3)).toString()));
     title.title = name;
     box.append(title, chart(points, '#7fd0a8', false));
     return box;
@@ -259,14 +265,16 @@ function showHead() {
   if (at('camera').options.length !== cameras.length) {
     at('camera').replaceChildren(...cameras.map(name => new Option(name, name)));
     state.camera = cameras[0] || '';
-    if (state.info.game === 'rocketleague' && state.info.you !== null && state.info.you !== undefined) state.camera = state.info.you ? 'orange car' : 'blue car';
+    if (state.info.game === 'rocketleague' && state.info.you !== null &&
+      state.info.you !== undefined) state.camera = state.info.you ? 'orange car' : 'blue car';
     at('camera').value = state.camera;
   }
   at('seat').textContent = state.info.you === null || state.info.you === undefined ? 'Play yourself' : 'Only watch';
   const { games = 0, won = 0, tied = 0, lost = 0 } = state.score;
   at('score').replaceChildren();
   if (!saved && names.length > 1) {
-    at('score').append(make('b', 'side-0', `${won}`), ' : ', make('b', 'side-1', `${lost}`), make('span', 'soft', ` ${tied ? `· ${tied} tied ` : ''}of ${games} game${games === 1 ? '' : 's'}`));
+    at('score').append(make('b', 'side-0', `${won}`), ' : ', make('b', 'side-1', `${lost}`),
+      make('span', 'soft', ` ${tied ? `· ${tied} tied ` : ''}of ${games} game${games === 1 ? '' : 's'}`));
   } else if (!saved) {
     at('score').append(make('b', 'side-0', `${won}`), make('span', 'soft', ` finished of ${games}`));
   }
@@ -292,21 +300,25 @@ function showPerson() {
 
 function personVgc(section, question) {
   if (!question) {
-    if (state.person !== 'waiting') section.replaceChildren(make('p', 'soft', 'The battle goes on; your next choice comes.'), teamBox());
+    if (state.person !== 'waiting') section.replaceChildren(make('p', 'soft',
+      'The battle goes on; your next choice comes.'), teamBox());
     state.person = 'waiting';
     return;
   }
   state.person = 'asked';
   const parts = [];
-  if (question.again) parts.push(make('p', '', 'That was not possible, for a reason that was hidden from you. Choose again.'));
+  if (question.again)
+    parts.push(make('p', '', 'That was not possible, for a reason that was hidden from you. Choose again.'));
   if (question.kind === 'preview') {
     const chosen = state.plan.team || [];
-    parts.push(make('p', '', chosen.length < 2 ? 'Choose the two that lead.' : chosen.length < 4 ? 'Now the two behind them.' : 'These four.'));
+    parts.push(make('p', '', chosen.length < 2 ? 'Choose the two that lead.' : chosen.length < 4 ?
+      'Now the two behind them.' : 'These four.'));
     const row = make('div', 'row');
     question.team.forEach((name, place) => {
       const index = chosen.indexOf(place);
       const choose = button(index >= 0 ? `${index + 1}. ${name}` : name, () => {
-        state.plan.team = index >= 0 ? chosen.filter(other => other !== place) : chosen.length < 4 ? [...chosen, place] : chosen;
+        state.plan.team = index >= 0 ? chosen.filter(other => other !== place) : chosen.length < 4 ? [...chosen,
+          place] : chosen;
         showPerson();
       }, index >= 0 ? 'chosen option-button' : 'option-button');
       row.append(choose);
@@ -380,15 +392,20 @@ function personOsrs(section, question) {
     });
     return line;
   });
-  const words = 'A tick takes 0.6 s at speed 1; choose a slower speed, or pause and go on tick by tick with Step. Attack and prayer stay, the rest is done once.';
+  const words = 'A tick takes 0.6 s at speed 1; choose a slower speed, or pause and go on tick by tick with Step. ' +
+    'Attack and prayer stay, the rest is done once.';
   section.replaceChildren(make('p', 'soft', words), ...rows);
 }
 
-const DRIVE = { KeyW: ['throttle', 1], ArrowUp: ['throttle', 1], KeyS: ['throttle', -1], ArrowDown: ['throttle', -1], KeyA: ['steer', -1], ArrowLeft: ['steer', -1], KeyD: ['steer', 1], ArrowRight: ['steer', 1], KeyQ: ['roll', -1], KeyE: ['roll', 1], Space: ['jump', 1], ShiftLeft: ['boost', 1], ShiftRight: ['boost', 1], KeyC: ['handbrake', 1], ControlLeft: ['handbrake', 1] };
+const DRIVE = { KeyW: ['throttle', 1], ArrowUp: ['throttle', 1], KeyS: ['throttle', -1], ArrowDown: ['throttle', -1],
+  KeyA: ['steer', -1], ArrowLeft: ['steer', -1], KeyD: ['steer', 1], ArrowRight: ['steer', 1], KeyQ: ['roll', -1],
+    KeyE: ['roll', 1], Space: ['jump', 1], ShiftLeft: ['boost', 1], ShiftRight: ['boost', 1], KeyC: ['handbrake', 1],
+      ControlLeft: ['handbrake', 1] };
 
 function drive() {
   const held = {};
-  for (const key of state.keys) if (DRIVE[key]) { const [name, value] = DRIVE[key]; held[name] = Math.max(-1, Math.min(1, (held[name] || 0) + value)); }
+  for (const key of state.keys) if (DRIVE[key]) { const [name, value] = DRIVE[key]; held[name] = Math.max(-1,
+    Math.min(1, (held[name] || 0) + value)); }
   if (held.throttle) held.pitch = -held.throttle; // in the air, forward lowers the nose
   send({ type: 'answer', answer: held });
 }
@@ -397,15 +414,20 @@ function personRocketLeague(section) {
   if (state.person === 'drive') return;
   state.person = 'drive';
   const keys = make('p');
-  const words = [['W S', 'drive, or pitch in the air'], ['A D', 'steer'], ['Q E', 'roll'], ['Space', 'jump'], ['Shift', 'boost'], ['C', 'slide']];
+  const words = [['W S', 'drive, or pitch in the air'], ['A D', 'steer'], ['Q E', 'roll'], ['Space', 'jump'],
+    ['Shift', 'boost'], ['C', 'slide']];
   for (const [key, what] of words) keys.append(make('kbd', '', key), ` ${what}   `);
   const pad = make('div', 'pad');
-  for (const [text, code] of [['◀', 'KeyA'], ['▶', 'KeyD'], ['▲', 'KeyW'], ['▼', 'KeyS'], ['jump', 'Space'], ['boost', 'ShiftLeft'], ['slide', 'KeyC']]) pad.append(holdButton(text, code));
-  const honest = `Your keys are taken ${state.info.hertz} times a second, as the agent's are, and the picture follows one step behind: a key acts up to ${(2 / state.info.hertz).toFixed(2)} s late. That is enough to drive and to score; fine aerial control it is not.`;
+  for (const [text, code] of [['◀', 'KeyA'], ['▶', 'KeyD'], ['▲', 'KeyW'], ['▼', 'KeyS'], ['jump', 'Space'],
+    ['boost', 'ShiftLeft'], ['slide', 'KeyC']]) pad.append(holdButton(text, code));
+  const honest = `Your keys are taken ${state.info.hertz} times a second, as the agent's are, ` +
+    `and the picture follows one step behind: a key acts up to ${(2 / state.info.hertz).toFixed(2)} s late. ` +
+    `That is enough to drive and to score; fine aerial control it is not.`;
   section.replaceChildren(keys, make('p', 'soft', honest), pad);
 }
 
-const GBA_KEYS = { KeyZ: 'A', KeyX: 'B', Enter: 'START', ShiftRight: 'SELECT', ArrowUp: 'UP', ArrowDown: 'DOWN', ArrowLeft: 'LEFT', ArrowRight: 'RIGHT', KeyA: 'L', KeyS: 'R' };
+const GBA_KEYS = { KeyZ: 'A', KeyX: 'B', Enter: 'START', ShiftRight: 'SELECT', ArrowUp: 'UP', ArrowDown: 'DOWN',
+  ArrowLeft: 'LEFT', ArrowRight: 'RIGHT', KeyA: 'L', KeyS: 'R' };
 
 function press() {
   const held = [...state.keys].filter(key => GBA_KEYS[key]);
@@ -420,10 +442,13 @@ function personPokemon(section) {
   if (state.person === `buttons ${recording}`) return;
   state.person = `buttons ${recording}`;
   const keys = make('p');
-  for (const [key, what] of [['arrows', 'walk'], ['Z', 'A'], ['X', 'B'], ['Enter', 'Start'], ['right Shift', 'Select']]) keys.append(make('kbd', '', key), ` ${what}   `);
+  for (const [key, what] of [['arrows', 'walk'], ['Z', 'A'], ['X', 'B'], ['Enter', 'Start'],
+    ['right Shift', 'Select']]) keys.append(make('kbd', '', key), ` ${what}   `);
   const pad = make('div', 'pad');
-  for (const [text, code] of [['◀', 'ArrowLeft'], ['▶', 'ArrowRight'], ['▲', 'ArrowUp'], ['▼', 'ArrowDown'], ['A', 'KeyZ'], ['B', 'KeyX'], ['start', 'Enter'], ['select', 'ShiftRight']]) pad.append(holdButton(text, code));
-  const record = button(recording ? 'Do not record' : 'Record this episode for cloning', () => send({ type: 'record', on: !recording }));
+  for (const [text, code] of [['◀', 'ArrowLeft'], ['▶', 'ArrowRight'], ['▲', 'ArrowUp'], ['▼', 'ArrowDown'],
+    ['A', 'KeyZ'], ['B', 'KeyX'], ['start', 'Enter'], ['select', 'ShiftRight']]) pad.append(holdButton(text, code));
+  const record = button(recording ? 'Do not record' : 'Record this episode for cloning',
+    () => send({ type: 'record', on: !recording }));
   const words = `A recorded episode is written to ${state.info.record_dir} when it is over.`;
   section.replaceChildren(keys, record, make('p', 'soft', words), pad);
 }
@@ -482,7 +507,8 @@ at('speed').addEventListener('change', () => {
   send({ type: 'speed', value: state.speed });
 });
 at('camera').addEventListener('change', () => { state.camera = at('camera').value; state.memory = {}; });
-at('seat').addEventListener('click', () => send({ type: 'seat', person: state.info.you === null || state.info.you === undefined }));
+at('seat').addEventListener('click', () => send({ type: 'seat',
+  person: state.info.you === null || state.info.you === undefined }));
 at('slider').addEventListener('input', () => {
   state.shown = Number(at('slider').value);
   state.follow = state.shown === state.frames.length - 1;
@@ -490,7 +516,8 @@ at('slider').addEventListener('input', () => {
   else if (!state.follow && !state.paused) send({ type: 'pause' });
 });
 document.addEventListener('keydown', event => {
-  if (event.ctrlKey || event.metaKey || event.altKey || ['TEXTAREA', 'SELECT', 'INPUT'].includes(event.target.tagName)) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || ['TEXTAREA', 'SELECT',
+    'INPUT'].includes(event.target.tagName)) return;
   if (takesKeys(event.code)) {
     event.preventDefault();
     keyChanged(event.code, true);

@@ -1,6 +1,6 @@
 'use strict';
-// A small 3-D world on a 2-D canvas: polygons sorted by distance and shaded by where they face. The same code draws in a browser and,
-// through Node's canvas, into a GIF. World axes are right-handed, z up.
+// A small 3-D world on a 2-D canvas: polygons sorted by distance and shaded by where they face. The same code draws in
+// a browser and, through Node's canvas, into a GIF. World axes are right-handed, z up.
 
 const Vec = {
   add: (a, b) => [a[0] + b[0], a[1] + b[1], a[2] + b[2]],
@@ -133,8 +133,10 @@ class Space {
   // A body of eight corners: `low` and `high` are [front, back, half width] at two heights of the body's own axes
   block(at, axes, low, high, from, to, color, options) {
     const [f, r, u] = axes;
-    const corner = (along, side, up) => Vec.add(at, Vec.add(Vec.scale(f, along), Vec.add(Vec.scale(r, side), Vec.scale(u, up))));
-    const level = ([front, back, half], h) => [corner(front, half, h), corner(front, -half, h), corner(back, -half, h), corner(back, half, h)];
+    const corner = (along, side, up) => Vec.add(at, Vec.add(Vec.scale(f, along),
+      Vec.add(Vec.scale(r, side), Vec.scale(u, up))));
+    const level = ([front, back, half], h) => [corner(front, half, h), corner(front, -half, h), corner(back, -half, h),
+      corner(back, half, h)];
     const a = level(low, from);
     const b = level(high, to);
     const faces = [[b[0], b[1], b[2], b[3]], [a[3], a[2], a[1], a[0]]];

@@ -5,10 +5,13 @@
 #define RGB(r, g, b) ((r) >> 3 | (g) >> 3 << 5 | (b) >> 3 << 10)
 
 const u16 base_palette[16] = {
-    RGB(16, 18, 28),    RGB(28, 30, 46),    RGB(40, 124, 84),   RGB(88, 180, 96),   // backdrop, outline, dark green, green
-    RGB(164, 224, 124), RGB(240, 220, 164), RGB(206, 170, 110), RGB(110, 68, 40),   // light green, sand, dark sand, dark brown
+    // backdrop, outline, dark green, green
+    RGB(16, 18, 28),    RGB(28, 30, 46),    RGB(40, 124, 84),   RGB(88, 180, 96),
+    // light green, sand, dark sand, dark brown
+    RGB(164, 224, 124), RGB(240, 220, 164), RGB(206, 170, 110), RGB(110, 68, 40),
     RGB(164, 108, 62),  RGB(204, 70, 62),   RGB(240, 138, 82),  RGB(48, 86, 168),   // brown, red, orange, dark blue
-    RGB(90, 166, 234),  RGB(92, 102, 124),  RGB(172, 186, 202), RGB(248, 248, 240), // light blue, dark grey, light grey, white
+    // light blue, dark grey, light grey, white
+    RGB(90, 166, 234),  RGB(92, 102, 124),  RGB(172, 186, 202), RGB(248, 248, 240),
 };
 
 const char *const tile_art[NUM_TILES] = {

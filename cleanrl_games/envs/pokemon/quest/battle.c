@@ -5,10 +5,11 @@ static const char *const own_names[3] = {"CINDLE", "PUDDLE", "SPROUT"};
 static const char *const own_moves[3] = {"EMBER", "SPLASH", "VINE"};
 enum { ELEMENT, TACKLE, TONIC, RUN };
 
-static int beats(int element) { return element == FIRE ? LEAF : element == LEAF ? WATER : element == WATER ? FIRE : NONE; }
+static int beats(int element) { return element == FIRE ? LEAF : element == LEAF ? WATER : element == WATER ?
+    FIRE : NONE; }
 
-// One's own move is strong against what its element beats, fair against plain creatures and hardly felt by the others. A tackle is a tackle.
-// Nothing hurts a shade.
+// One's own move is strong against what its element beats, fair against plain creatures and hardly felt by the others.
+// A tackle is a tackle. Nothing hurts a shade.
 static int damage_to(int against, int is_tackle) {
   if (against == SHADE) return 1;
   if (is_tackle) return 6 + roll(2);
@@ -71,7 +72,8 @@ int battle(int creature, int element, int hp, int strength, int is_wild, const c
   int is_stronger = beats(element) == state.starter;
   state.enemy_blow = is_stronger ? (strength + 2) * 5 / 4 : strength + 2;
   draw_battlefield();
-  set_sprite(0, 150, 12, PIC_CREATURE + 16 * creature, element == PLAIN ? 13 : element == SHADE ? 14 : 9 + element, 0, 1);
+  set_sprite(0, 150, 12, PIC_CREATURE + 16 * creature, element == PLAIN ? 13 : element == SHADE ? 14 : 9 + element, 0,
+      1);
   set_sprite(1, 30, 50, PIC_CREATURE + 16 * (state.starter - 1), 9 + state.starter, 0, 1);
   hide_sprites(2);
   show_health(name);
@@ -80,7 +82,8 @@ int battle(int creature, int element, int hp, int strength, int is_wild, const c
     const char *deed = "YOU TRY TO RUN.", *what = "THE ENEMY STRIKES BACK.";
     switch (choose()) {
       case ELEMENT:
-        deed = element == beats(state.starter) ? "A STRONG BLOW!" : element == PLAIN ? "A FAIR BLOW." : "IT HARDLY NOTICES.";
+        deed = element == beats(state.starter) ? "A STRONG BLOW!" : element == PLAIN ?
+            "A FAIR BLOW." : "IT HARDLY NOTICES.";
         state.enemy_hp = minus(state.enemy_hp, damage_to(element, 0));
         break;
       case TACKLE:

@@ -29,4 +29,5 @@ typedef signed char s8;
 #define OBJ_TILES ((volatile u16 *)0x06010000)
 #define OAM ((volatile u16 *)0x07000000)
 
-enum { KEY_A = 1, KEY_B = 2, KEY_SELECT = 4, KEY_START = 8, KEY_RIGHT = 16, KEY_LEFT = 32, KEY_UP = 64, KEY_DOWN = 128, KEY_R = 256, KEY_L = 512 };
+enum { KEY_A = 1, KEY_B = 2, KEY_SELECT = 4, KEY_START = 8, KEY_RIGHT = 16, KEY_LEFT = 32, KEY_UP = 64, KEY_DOWN = 128,
+    KEY_R = 256, KEY_L = 512 };

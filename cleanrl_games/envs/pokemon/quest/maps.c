@@ -1,7 +1,8 @@
 // The nine places. Each is built anew from the seed whenever it is entered. SPDX-License-Identifier: MIT
 #include "quest.h"
 
-const char *const map_names[NUM_MAPS] = {"HOME", "EMBERLY", "LAB", "GOLD ROOF", "ROUTE 1", "GLOW WOOD", "HIGHMOOR", "GYM", "GREEN ROOF"};
+const char *const map_names[NUM_MAPS] = {"HOME", "EMBERLY", "LAB", "GOLD ROOF", "ROUTE 1", "GLOW WOOD", "HIGHMOOR",
+    "GYM", "GREEN ROOF"};
 const char *const turn_names[3] = {"NORTH", "EAST", "WEST"};
 
 typedef struct {
@@ -50,7 +51,8 @@ static void house(int x, int y, int roof, int to) {
   *tile(x + 2, y + 3) = T_PATH;
 }
 
-// Roads of this world go north, east or west. A map is drawn as if its road went north, from the bottom to the top; then it is turned.
+// Roads of this world go north, east or west. A map is drawn as if its road went north, from the bottom to the top;
+// then it is turned.
 int turn_of(int map) { return map == ROUTE || map == TOWN ? state.route_turn : state.forest_turn; }
 
 void turn(int turned, int height, int x, int y, u8 *to_x, u8 *to_y) {
@@ -105,7 +107,8 @@ static void build_town(void) {
   *tile(street + 1, 7) = T_SIGN;
 }
 
-// Tall grass, fences with a gap, a river with a bridge: in one of three orders, from the bottom to the top. The grass is before the river.
+// Tall grass, fences with a gap, a river with a bridge: in one of three orders, from the bottom to the top. The grass
+// is before the river.
 static void build_route(void) {
   static const char orders[3][5] = {"GFRF", "FGRF", "FGFR"};
   const char *order = orders[layout_roll(3)];
@@ -237,7 +240,8 @@ int exit_at(int x, int y) {
   return state.map;
 }
 
-// What it costs to go to the objective by way of a tile, 0: one cannot. Steps, of which those into tall grass count twice unless it is sought.
+// What it costs to go to the objective by way of a tile, 0: one cannot. Steps, of which those into tall grass count
+// twice unless it is sought.
 static u8 costs[MAP_SIZE * MAP_SIZE] __attribute__((aligned(4)));
 
 FAST void measure_ways(int goal_x, int goal_y, int avoid_grass) {
@@ -290,8 +294,8 @@ void show_way(void) {
   else state.way = state.compass == COMPASS_BEARING && (dx || dy) ? straight_to(dx, dy) : NOWHERE;
 }
 
-// In the wood mushrooms mark the trail, all of it: from the entrance to the charm, later from the charm's place to the way out. They do not
-// say which end is which.
+// In the wood mushrooms mark the trail, all of it: from the entrance to the charm, later from the charm's place to the
+// way out. They do not say which end is which.
 void grow_trail(void) {
   u8 x = state.charm_x, y = state.charm_y;
   if (!has(CHARM_FOUND)) find_exit(ROUTE, &x, &y);

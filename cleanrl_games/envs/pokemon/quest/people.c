@@ -3,11 +3,15 @@
 
 static const char *const orb_names[3] = {"CINDLE, THE FIRE FOX", "PUDDLE, THE WATER DUCK", "SPROUT, THE LEAF IMP"};
 
-enum { GOAL_NONE, GOAL_MOTHER, GOAL_OUT, GOAL_LAB, GOAL_RED, GOAL_BLUE, GOAL_GREEN, GOAL_RIVAL, GOAL_PASS, GOAL_ROUTE, GOAL_GRASS, GOAL_SCOUT,
+enum { GOAL_NONE, GOAL_MOTHER, GOAL_OUT, GOAL_LAB, GOAL_RED, GOAL_BLUE, GOAL_GREEN, GOAL_RIVAL, GOAL_PASS, GOAL_ROUTE,
+    GOAL_GRASS, GOAL_SCOUT,
        GOAL_FOREST, GOAL_CHARM, GOAL_HIGHMOOR, GOAL_GYM, GOAL_LEADER, GOAL_PASS_GREEN, NUM_GOALS };
-static const char *const goals[] = {"",                    "TALK TO MOTHER",     "GO OUTSIDE",          "GO TO THE BLUE LAB",  "TAKE THE RED ORB",
-                                    "TAKE THE BLUE ORB",   "TAKE THE GREEN ORB", "BEAT REX IN THE LAB", "PASS: GOLDEN ROOF",   "TO ROUTE 1",
-                                    "SEARCH TALL GRASS",   "BEAT THE SCOUT",     "TO GLOW WOOD",        "FIND THE STAR CHARM", "TO HIGHMOOR",
+static const char *const goals[] = {"",                    "TALK TO MOTHER",     "GO OUTSIDE",
+    "GO TO THE BLUE LAB",  "TAKE THE RED ORB",
+                                    "TAKE THE BLUE ORB",   "TAKE THE GREEN ORB", "BEAT REX IN THE LAB",
+                                    "PASS: GOLDEN ROOF",   "TO ROUTE 1",
+                                    "SEARCH TALL GRASS",   "BEAT THE SCOUT",     "TO GLOW WOOD",
+                                    "FIND THE STAR CHARM", "TO HIGHMOOR",
                                     "GO INTO THE GYM",     "BEAT LEADER ONYXA",  "PASS: GREEN ROOF"};
 
 // The picture in the top bar: whom or what the objective is about. A place is its roof, or what grows there.
@@ -165,7 +169,8 @@ void speak_to(Person *person) {
       break;
     case PROFESSOR:
       say("IVY: LEADER ONYXA FIGHTS",
-          state.leader_element == FIRE ? "WITH FIRE. WATER BEATS IT." : state.leader_element == WATER ? "WITH WATER. LEAF BEATS IT." : "WITH LEAF. FIRE BEATS IT.");
+          state.leader_element == FIRE ? "WITH FIRE. WATER BEATS IT." : state.leader_element == WATER ?
+              "WITH WATER. LEAF BEATS IT." : "WITH LEAF. FIRE BEATS IT.");
       break;
     case RIVAL: speak_to_rival(); break;
     case NEIGHBOUR: speak_to_neighbour(); break;
@@ -195,10 +200,14 @@ void speak_to(Person *person) {
 static void objective(u8 *goal, u8 *map, u8 *kind) {
   int orb = counter_of(state.leader_element);
   static const u8 table[NUM_MILESTONES][3] = {
-      [LEFT_HOME] = {GOAL_OUT, TOWN, 0},          [LAB_ENTERED] = {GOAL_LAB, LAB, 0},         [STARTER_CHOSEN] = {GOAL_RED, LAB, ORB_RED},
-      [RIVAL_BEATEN] = {GOAL_RIVAL, LAB, RIVAL},  [PASS_RECEIVED] = {GOAL_PASS, COTTAGE, NEIGHBOUR}, [ROUTE_ENTERED] = {GOAL_ROUTE, ROUTE, 0},
-      [WILD_BEATEN] = {GOAL_GRASS, ROUTE, 0},     [SCOUT_BEATEN] = {GOAL_SCOUT, ROUTE, SCOUT}, [FOREST_ENTERED] = {GOAL_FOREST, FOREST, 0},
-      [CHARM_FOUND] = {GOAL_CHARM, FOREST, CHARM}, [HIGHMOOR_REACHED] = {GOAL_HIGHMOOR, HIGHMOOR, 0}, [GYM_ENTERED] = {GOAL_GYM, GYM, 0},
+      [LEFT_HOME] = {GOAL_OUT, TOWN, 0},          [LAB_ENTERED] = {GOAL_LAB, LAB, 0},
+      [STARTER_CHOSEN] = {GOAL_RED, LAB, ORB_RED},
+      [RIVAL_BEATEN] = {GOAL_RIVAL, LAB, RIVAL},  [PASS_RECEIVED] = {GOAL_PASS, COTTAGE, NEIGHBOUR},
+      [ROUTE_ENTERED] = {GOAL_ROUTE, ROUTE, 0},
+      [WILD_BEATEN] = {GOAL_GRASS, ROUTE, 0},     [SCOUT_BEATEN] = {GOAL_SCOUT, ROUTE, SCOUT},
+      [FOREST_ENTERED] = {GOAL_FOREST, FOREST, 0},
+      [CHARM_FOUND] = {GOAL_CHARM, FOREST, CHARM}, [HIGHMOOR_REACHED] = {GOAL_HIGHMOOR, HIGHMOOR, 0},
+      [GYM_ENTERED] = {GOAL_GYM, GYM, 0},
       [LEADER_BEATEN] = {GOAL_LEADER, GYM, LEADER}};
   int next = 0;
   while (next < NUM_MILESTONES - 1 && has(next)) next++;
@@ -215,13 +224,15 @@ static void aim_at_grass(void) {
 }
 
 void update_objective(void) {
-  static const u8 order[NUM_MAPS] = {0, 1, 0, 0, 2, 3, 4, 5, 0};  // the world is a row of places; the houses hang off the town
+  // the world is a row of places; the houses hang off the town
+  static const u8 order[NUM_MAPS] = {0, 1, 0, 0, 2, 3, 4, 5, 0};
   static const u8 row[6] = {0, TOWN, ROUTE, FOREST, HIGHMOOR, GYM};
   u8 goal, map, kind;
   objective(&goal, &map, &kind);
   state.objective = goal;
   if (map != state.map) {
-    int here = order[state.map], there = order[map], hop = here == 0 ? TOWN : here == 1 && there == 0 ? map : row[here + (there > here ? 1 : -1)];
+    int here = order[state.map], there = order[map], hop = here == 0 ? TOWN : here == 1 &&
+        there == 0 ? map : row[here + (there > here ? 1 : -1)];
     find_exit(hop, &state.target_x, &state.target_y);
   } else if (kind) {
     Person *person = person_of(kind);

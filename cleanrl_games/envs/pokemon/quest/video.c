@@ -50,7 +50,8 @@ static void fill_tile(volatile u16 *tile, int colour) {
 }
 
 // The map in the menu: a tile is a square of 8 x 8.
-enum { PLAN_GROUND, PLAN_SOLID, PLAN_WATER, PLAN_RED, PLAN_BLUE, PLAN_GOLD, PLAN_GREY, PLAN_GREEN, PLAN_EXIT, PLAN_PERSON, PLAN_YOU, NUM_PLAN_KINDS };
+enum { PLAN_GROUND, PLAN_SOLID, PLAN_WATER, PLAN_RED, PLAN_BLUE, PLAN_GOLD, PLAN_GREY, PLAN_GREEN, PLAN_EXIT,
+    PLAN_PERSON, PLAN_YOU, NUM_PLAN_KINDS };
 static const u8 plan_colours[NUM_PLAN_KINDS] = {4, 2, 12, 9, 11, 5, 13, 3, 15, 10, 9};
 
 static void load_letters(void) {
@@ -67,14 +68,22 @@ static void load_letters(void) {
       }
   fill_tile(TEXT_TILES, 0);
   fill_tile(TEXT_TILES + (GLYPH_PANEL + 1) * 16, 1);
-  load_art(TEXT_TILES + (GLYPH_BAR + 1) * 16, "11111111ffffffff44444444333333333333333333333333ffffffff11111111", 8, 8, 0);
-  load_art(TEXT_TILES + (GLYPH_LOW_BAR + 1) * 16, "11111111ffffffffaaaaaaaa999999999999999999999999ffffffff11111111", 8, 8, 0);
-  load_art(TEXT_TILES + (GLYPH_EMPTY_BAR + 1) * 16, "11111111ffffffffddddddddddddddddddddddddddddddddffffffff11111111", 8, 8, 0);
-  load_art(TEXT_TILES + (GLYPH_DONE + 1) * 16, "111111111aaaaaa11a5555a11a5555a11a5555a11a5555a11aaaaaa111111111", 8, 8, 0);
-  load_art(TEXT_TILES + (GLYPH_EDGE + 1) * 16, "11111111ffffffffeeeeeeee1111111111111111111111111111111111111111", 8, 8, 0);
-  for (int kind = 0; kind < NUM_PLAN_KINDS; kind++) fill_tile(TEXT_TILES + (GLYPH_MAP + kind + 1) * 16, plan_colours[kind]);
-  load_art(TEXT_TILES + (GLYPH_MAP + PLAN_YOU + 1) * 16, "111111111ffffff11f9999f11f9999f11f9999f11f9999f11ffffff111111111", 8, 8, 0);
-  load_art(TEXT_TILES + (GLYPH_TODO + 1) * 16, "111111111dddddd11d1111d11d1111d11d1111d11d1111d11dddddd111111111", 8, 8, 0);
+  load_art(TEXT_TILES + (GLYPH_BAR + 1) * 16, "11111111ffffffff44444444333333333333333333333333ffffffff11111111", 8, 8,
+      0);
+  load_art(TEXT_TILES + (GLYPH_LOW_BAR + 1) * 16, "11111111ffffffffaaaaaaaa999999999999999999999999ffffffff11111111", 8,
+      8, 0);
+  load_art(TEXT_TILES + (GLYPH_EMPTY_BAR + 1) * 16, "11111111ffffffffddddddddddddddddddddddddddddddddffffffff11111111",
+      8, 8, 0);
+  load_art(TEXT_TILES + (GLYPH_DONE + 1) * 16, "111111111aaaaaa11a5555a11a5555a11a5555a11a5555a11aaaaaa111111111", 8, 8,
+      0);
+  load_art(TEXT_TILES + (GLYPH_EDGE + 1) * 16, "11111111ffffffffeeeeeeee1111111111111111111111111111111111111111", 8, 8,
+      0);
+  for (int kind = 0; kind < NUM_PLAN_KINDS; kind++) fill_tile(TEXT_TILES + (GLYPH_MAP + kind + 1) * 16,
+      plan_colours[kind]);
+  load_art(TEXT_TILES + (GLYPH_MAP + PLAN_YOU + 1) * 16,
+           "111111111ffffff11f9999f11f9999f11f9999f11f9999f11ffffff111111111", 8, 8, 0);
+  load_art(TEXT_TILES + (GLYPH_TODO + 1) * 16, "111111111dddddd11d1111d11d1111d11d1111d11d1111d11dddddd111111111", 8, 8,
+      0);
 }
 
 static u16 darker(u16 colour) {
@@ -85,12 +94,15 @@ static u16 darker(u16 colour) {
 void video_start(void) {
   for (int bank = 0; bank < 16; bank++)
     for (int i = 0; i < 16; i++) {
-      OBJ_PALETTE[bank * 16 + i] = i == 9 ? banks[bank][0] : i == 10 ? banks[bank][1] : i == 7 ? banks[bank][2] : base_palette[i];
+      OBJ_PALETTE[bank * 16 + i] = i == 9 ? banks[bank][0] : i == 10 ? banks[bank][1] : i == 7 ?
+          banks[bank][2] : base_palette[i];
       if (bank < 6) BG_PALETTE[bank * 16 + i] = base_palette[i];
     }
   // roofs: bank 1 blue, 2 gold, 3 grey; the forest is the daylight palette at dusk, where mushrooms glow
-  const u16 roofs[4][2] = {{0, 0}, {base_palette[11], base_palette[12]}, {RGB(190, 140, 30), RGB(240, 205, 90)}, {base_palette[13], base_palette[14]}};
-  for (int bank = 1; bank < 4; bank++) BG_PALETTE[bank * 16 + 9] = roofs[bank][0], BG_PALETTE[bank * 16 + 10] = roofs[bank][1];
+  const u16 roofs[4][2] = {{0, 0}, {base_palette[11], base_palette[12]}, {RGB(190, 140, 30), RGB(240, 205, 90)},
+      {base_palette[13], base_palette[14]}};
+  for (int bank = 1; bank < 4; bank++) BG_PALETTE[bank * 16 + 9] = roofs[bank][0],
+      BG_PALETTE[bank * 16 + 10] = roofs[bank][1];
   for (int i = 1; i < 15; i++) BG_PALETTE[4 * 16 + i] = i == 5 ? RGB(255, 230, 90) : darker(base_palette[i]);
   BG_PALETTE[5 * 16 + 9] = base_palette[2], BG_PALETTE[5 * 16 + 10] = base_palette[3];  // and 5 green
   load_letters();
@@ -151,7 +163,8 @@ void draw_tile(int x, int y) {
 static void colour_region(void) {
   static const u16 dry[3] = {RGB(150, 112, 40), RGB(206, 178, 88), RGB(240, 222, 140)};
   static const u16 frost[3] = {RGB(92, 104, 150), RGB(158, 178, 208), RGB(222, 232, 244)};
-  for (int i = 0; i < 3; i++) BG_PALETTE[2 + i] = state.map == ROUTE ? dry[i] : state.map == HIGHMOOR || state.map == GYM ? frost[i] : base_palette[2 + i];
+  for (int i = 0; i < 3; i++) BG_PALETTE[2 + i] = state.map == ROUTE ? dry[i] : state.map == HIGHMOOR ||
+      state.map == GYM ? frost[i] : base_palette[2 + i];
 }
 
 FAST void draw_map(void) {
@@ -165,7 +178,8 @@ void draw_battlefield(void) {
   is_battle = 1;
   text_clear(0, 20);
   for (int y = 0; y < 10; y++)
-    for (int x = 0; x < 15; x++) put_tile(x, y, y < 4 ? (x * 5 + y * 7) % 6 ? T_CLEAR_SKY : T_SKY : y == 4 ? T_GRASS : (x + y) % 3 ? T_GRASS : T_FLOWERS, 0);
+    for (int x = 0; x < 15; x++) put_tile(x, y, y < 4 ? (x * 5 + y * 7) % 6 ? T_CLEAR_SKY : T_SKY : y == 4 ?
+        T_GRASS : (x + y) % 3 ? T_GRASS : T_FLOWERS, 0);
   BGX(1) = BGY(1) = 0;
 }
 
@@ -200,12 +214,14 @@ static void draw_world(void) {
   }
   // a frame around what one is facing
   set_sprite(slot++, px - cx + 16 * forward_x, py - cy + 16 * forward_y, PIC_CURSOR, 1, 0, 0);
-  set_sprite(slot++, px - cx, py - cy - (step_offset & 4 ? 1 : 0), picture_of(state.facing), 0, state.facing == LEFT, 0);
+  set_sprite(slot++, px - cx, py - cy - (step_offset & 4 ? 1 : 0), picture_of(state.facing), 0, state.facing == LEFT,
+      0);
   for (int i = 0; i < MAX_PEOPLE; i++) {
     Person *person = &state.people[i];
     int x = person->x * 16 - cx, y = person->y * 16 - cy;
     if (!person->kind || x <= -16 || x >= 240 || y <= -16 || y >= 160) continue;
-    int tile = person->kind < ORB_RED ? picture_of(person->facing) : person->kind < CHARM ? PIC_ORB : person->kind == CHARM ? PIC_CHARM : PIC_THORN;
+    int tile = person->kind < ORB_RED ? picture_of(person->facing) : person->kind < CHARM ?
+        PIC_ORB : person->kind == CHARM ? PIC_CHARM : PIC_THORN;
     int bank = person->kind < CHARM ? person->kind : person->kind == CHARM ? 15 : 12;
     set_sprite(slot++, x, y, tile, bank, person->facing == LEFT, 0);
   }

@@ -27,7 +27,8 @@ void enter_map(int map, int from) {
     state.x = x + ahead[state.facing][0], state.y = y + ahead[state.facing][1];
   }
   place_people();
-  static const s8 arrivals[NUM_MAPS] = {-1, -1, LAB_ENTERED, -1, ROUTE_ENTERED, FOREST_ENTERED, HIGHMOOR_REACHED, GYM_ENTERED, -1};
+  static const s8 arrivals[NUM_MAPS] = {-1, -1, LAB_ENTERED, -1, ROUTE_ENTERED, FOREST_ENTERED, HIGHMOOR_REACHED,
+      GYM_ENTERED, -1};
   int milestone = map == TOWN && from == HOME ? LEFT_HOME : arrivals[map];
   if (milestone >= 0) state.milestones |= 1 << milestone;
   update_objective();
@@ -94,7 +95,8 @@ void fight_trainer(int milestone, int creature, int element, int hp, int strengt
 }
 
 static void read_sign(void) {
-  static const char *const lines[3] = {"ROUTE 1 IS IN THE NORTH.", "ROUTE 1 IS IN THE EAST.", "ROUTE 1 IS IN THE WEST."};
+  static const char *const lines[3] = {"ROUTE 1 IS IN THE NORTH.", "ROUTE 1 IS IN THE EAST.",
+      "ROUTE 1 IS IN THE WEST."};
   if (state.map == TOWN) say("EMBERLY. LAB: BLUE ROOF.", lines[state.route_turn]);
   else say("ROUTE 1, TO GLOW WOOD.", "SHADES IN THE GRASS: RUN!");
 }

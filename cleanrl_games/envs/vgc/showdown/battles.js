@@ -1,6 +1,6 @@
 'use strict';
-// How a battle comes to be: format with or without open sheets, teams and dice drawn from (seed, battle, episode) alone,
-// so that a battle is the same whichever process plays it and whenever.
+// How a battle comes to be: format with or without open sheets, teams and dice drawn from (seed, battle, episode)
+// alone, so that a battle is the same whichever process plays it and whenever.
 
 const {Dex, Teams, PRNG} = require('pokemon-showdown');
 const {Battle} = require('pokemon-showdown/dist/sim/battle');
@@ -8,7 +8,8 @@ const {simulatorFormat, nameOf} = require('./formats');
 
 // A 32-bit hash of three integers (murmur's finaliser over a running sum).
 function mix(a, b, c) {
-  let h = (Math.imul(a, 0x9e3779b1) ^ Math.imul(b + 0x7f4a7c15, 0x85ebca6b) ^ Math.imul(c + 0x165667b1, 0xc2b2ae35)) >>> 0;
+  let h = (Math.imul(a, 0x9e3779b1) ^ Math.imul(b + 0x7f4a7c15, 0x85ebca6b) ^ Math.imul(c + 0x165667b1,
+    0xc2b2ae35)) >>> 0;
   h = Math.imul(h ^ (h >>> 16), 0x85ebca6b);
   h = Math.imul(h ^ (h >>> 13), 0xc2b2ae35);
   return (h ^ (h >>> 16)) >>> 0;
@@ -16,8 +17,8 @@ function mix(a, b, c) {
 
 const formats = new Map();
 
-// On the best-of-one ladder the sheets open only if both players agree, and the simulator asks them; "Force Open Team Sheets" is
-// its own rule for official play.
+// On the best-of-one ladder the sheets open only if both players agree, and the simulator asks them; "Force Open Team
+// Sheets" is its own rule for official play.
 function battleFormat(id, openTeamSheets) {
   const key = `${id} ${openTeamSheets}`;
   if (!formats.has(key)) {
@@ -32,7 +33,8 @@ function battleFormat(id, openTeamSheets) {
     const format = Object.assign(Object.create(Object.getPrototypeOf(found)), found);
     if (nameOf(id)) format.name = nameOf(id); // so that a battle's log says which regulation it is of
     const dexFormats = Dex.forFormat(format).formats;
-    // The package keeps neither a rule table that repeals something nor the rules themselves, and asks for both in every battle.
+    // The package keeps neither a rule table that repeals something nor the rules themselves, and asks for both in
+    // every battle.
     format.ruleTable = dexFormats.getRuleTable(format);
     for (const rule of format.ruleTable.keys()) {
       if (!'+*-!'.includes(rule.charAt(0))) dexFormats.rulesetCache.set(rule, dexFormats.get(rule));

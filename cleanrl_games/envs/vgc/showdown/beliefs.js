@@ -1,7 +1,7 @@
 'use strict';
-// What follows about the opponent's hidden side from what was seen: bounds on the raw Speed stat from the order of moves,
-// and items that can be ruled out. A bound is only drawn where nothing unseen could have turned the order; what depends on
-// an unseen item has its own "plain" columns.
+// What follows about the opponent's hidden side from what was seen: bounds on the raw Speed stat from the order of
+// moves, and items that can be ruled out. A bound is only drawn where nothing unseen could have turned the order; what
+// depends on an unseen item has its own "plain" columns.
 const {LAYOUT, VOLATILE} = require('./columns.js');
 const vocab = require('./vocabulary.js');
 
@@ -16,7 +16,8 @@ const CHOICE = items(['choiceband', 'choicescarf', 'choicespecs']);
 const SLOW = items(['ironball', 'machobrace', 'poweranklet', 'powerband', 'powerbelt', 'powerbracer', 'powerlens',
   'powerweight']);
 const LATE = items(['laggingtail', 'fullincense']);
-const ORDER = items(['laggingtail', 'fullincense', 'quickclaw', 'custapberry']); // they move their holder inside a bracket
+// they move their holder inside a bracket
+const ORDER = items(['laggingtail', 'fullincense', 'quickclaw', 'custapberry']);
 const TOUCHES_SPEED = new Set([SCARF, ...SLOW, ...ORDER, vocab.item('quickpowder')]);
 const [VEST, ORB, LEFTOVERS, SASH, BOOTS, BALLOON] = ['assaultvest', 'lifeorb', 'leftovers', 'focussash',
   'heavydutyboots', 'airballoon'].map(vocab.item);
@@ -28,7 +29,8 @@ const [SURGE_SURFER, UNBURDEN, QUICK_FEET, KLUTZ, GAS, PRANKSTER, GALE_WINGS, MI
   'quickfeet', 'klutz', 'neutralizinggas', 'prankster', 'galewings', 'myceliummight'].map(vocab.ability);
 const NEVER = abilities(['triage', 'stall', 'quickdraw']); // the bracket of their moves is not to be read off the line
 const NO_RECOIL = abilities(['sheerforce', 'magicguard', 'klutz']);
-const TURNS_ORDER = new Set(['afteryou', 'quash', 'round', 'firepledge', 'grasspledge', 'waterpledge', 'shelltrap', 'instruct',
+const TURNS_ORDER = new Set(['afteryou', 'quash', 'round', 'firepledge', 'grasspledge', 'waterpledge', 'shelltrap',
+  'instruct',
   'allyswitch'].map(vocab.move));
 const GRASSY_GLIDE = vocab.move('grassyglide');
 const STRUGGLE = vocab.move('struggle');
@@ -66,7 +68,8 @@ class Belief {
   }
 
   begin() {
-    this.noChoice = this.noVest = this.noOrb = this.noLeftovers = this.noSash = this.noBoots = this.noBalloon = this.swapped = false;
+    this.noChoice = this.noVest = this.noOrb = this.noLeftovers = this.noSash = this.noBoots = this.noBalloon =
+      this.swapped = false;
     this.bound(0, 0);
   }
 
@@ -136,7 +139,8 @@ class Beliefs {
     if (!mine && !view.deceivers) return false;
     for (const mon of mine ? view.own.values() : view.opp) {
       if (mon.fainted || mon === a || mon === b) continue;
-      if (mon.ability ? mon.ability === vocab.ILLUSION : vocab.abilitiesOf(mon.species).includes(vocab.ILLUSION)) return true;
+      if (mon.ability ? mon.ability === vocab.ILLUSION : vocab.abilitiesOf(mon.species).includes(vocab.ILLUSION))
+        return true;
     }
     return mine && ((a && a.ability === vocab.ILLUSION) || (b && b.ability === vocab.ILLUSION));
   }
@@ -162,13 +166,15 @@ class Beliefs {
     if (side[12] >= 0) { low *= 0.25; high *= 0.25; }
     if (slot.volatile[VOLATILE.paradox_spe]) {
       high *= 1.5;
-      const gas = view.slots.some(other => other.mon && !other.mon.fainted && (other.ability || other.mon.ability) === GAS);
+      const gas = view.slots.some(other => other.mon && !other.mon.fainted &&
+        (other.ability || other.mon.ability) === GAS);
       if (!gas && !slot.suppressed) low *= 1.5;
     }
     if (slot.volatile[VOLATILE.slow_start]) low *= 0.5;
     for (const ability of could) {
       const weathers = WEATHER_SPEED.get(ability);
-      if ((weathers && weathers.has(view.weather)) || (ability === SURGE_SURFER && view.terrain === FIELD.terrain_electric) ||
+      if ((weathers && weathers.has(view.weather)) || (ability === SURGE_SURFER &&
+        view.terrain === FIELD.terrain_electric) ||
           (ability === UNBURDEN && (!item || item === vocab.NONE))) high *= 2;
       if (ability === QUICK_FEET && mon.status) high *= 1.5;
     }
@@ -179,8 +185,10 @@ class Beliefs {
     else if (!item) [lowItem, highItem] = [0.5, 1.5];
     const par = mon.status === 2;
     return {
-      mon, mine, species: mon.species, raw: mine ? mon.entry.stats.spe : 0, stage: slot.volatile[STAGE], item, unknown: !item,
-      low: low * lowItem, high: high * highItem, lowPlain: item ? low * lowItem : low, highPlain: item ? high * highItem : high,
+      mon, mine, species: mon.species, raw: mine ? mon.entry.stats.spe : 0, stage: slot.volatile[STAGE], item,
+        unknown: !item,
+      low: low * lowItem, high: high * highItem, lowPlain: item ? low * lowItem : low,
+        highPlain: item ? high * highItem : high,
       lowHalved: par, highHalved: par && !could.includes(QUICK_FEET),
     };
   }
@@ -211,7 +219,8 @@ class Beliefs {
     if (priority === null || this.masked(true) || this.masked(false)) return;
     for (const pair of this.pairs) {
       const {earlier, later} = pair;
-      const same = later.mon === view.slots[index].mon && later.mon.species === later.species && earlier.mon.species === earlier.species;
+      const same = later.mon === view.slots[index].mon && later.mon.species === later.species &&
+        earlier.mon.species === earlier.species;
       if (pair.second === index && pair.priority === priority && same) this.compare(pair);
     }
     const earlier = this.speed(index);
@@ -279,7 +288,8 @@ class Beliefs {
     const [, category] = vocab.moveFacts[move];
     if (slot.lastMove && slot.lastMove !== move && slot.lastMove !== STRUGGLE) belief.noChoice = true;
     if (category === 0) belief.noVest = true;
-    else if (!this.candidates(index).some(ability => NO_RECOIL.has(ability))) this.swing = {slot, mon: slot.mon, hit: false};
+    else if (!this.candidates(index).some(ability => NO_RECOIL.has(ability))) this.swing = {slot, mon: slot.mon,
+      hit: false};
   }
 
   // The next action has begun: recoil that has not come will not come.
@@ -293,7 +303,8 @@ class Beliefs {
     if (index < 0) return;
     const direct = args.length === 4 && args[1] === '-damage';
     if (direct && this.swing && this.view.slots[index].mon !== this.swing.mon) this.swing.hit = true;
-    if (args[1] === '-heal' && mon.hp === 1) this.view.slots[index].hpAtPause = -1; // full before Leftovers had their turn
+    // full before Leftovers had their turn
+    if (args[1] === '-heal' && mon.hp === 1) this.view.slots[index].hpAtPause = -1;
     if (index < 2 || args[1] !== '-damage' || this.idle(index) || this.masked(false)) return;
     if (direct && before === 1 && mon.hp === 0) mon.belief.noSash = true;
     if (args[4] === '[from] Stealth Rock' || args[4] === '[from] Spikes') mon.belief.noBoots = true;

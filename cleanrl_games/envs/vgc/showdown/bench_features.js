@@ -1,5 +1,6 @@
 'use strict';
-// What an observation costs inside Node: replays traced battles through PlayerView and prints milliseconds per decision.
+// What an observation costs inside Node: replays traced battles through PlayerView and prints milliseconds per
+// decision.
 //
 //   node trace.js < job.json | node bench_features.js
 const fs = require('fs');

@@ -1,6 +1,6 @@
 'use strict';
-// columns.json, the one table of the observation, as offsets: where each group and each column inside a row of it starts.
-// Names are looked up here, once, never while playing.
+// columns.json, the one table of the observation, as offsets: where each group and each column inside a row of it
+// starts. Names are looked up here, once, never while playing.
 const path = require('path');
 
 const COLUMNS = require(path.join(__dirname, '..', 'columns.json'));

@@ -1,13 +1,15 @@
 'use strict';
 // Faster event dispatch for the stock simulator, applied from outside the package by install().
 //
-// A turn asks some hundreds of times "who reacts to event E?". The stock answer builds up to five callback names per event by
-// string concatenation and looks each up on every effect of every Pokémon, side and field; nearly all look-ups find nothing.
-// Here a name is made once (a Callback), a name that no effect of the game defines is never looked up, and what an effect says to
-// a name is remembered in a byte. Effects are frozen by the package, so what is remembered stays true.
+// A turn asks some hundreds of times "who reacts to event E?". The stock answer builds up to five callback names per
+// event by string concatenation and looks each up on every effect of every Pokémon, side and field; nearly all look-ups
+// find nothing. Here a name is made once (a Callback), a name that no effect of the game defines is never looked up,
+// and what an effect says to a name is remembered in a byte. Effects are frozen by the package, so what is remembered
+// stays true.
 //
-// Handlers are found in the stock order and run by the stock code; only events that nobody handles return early. That the battles
-// stay the same, line by line and dice roll by dice roll, is tested: tests/test_vgc_dispatch.py, bench_vgc.py --identity.
+// Handlers are found in the stock order and run by the stock code; only events that nobody handles return early. That
+// the battles stay the same, line by line and dice roll by dice roll, is tested: tests/test_vgc_dispatch.py,
+// bench_vgc.py --identity.
 
 const {Battle} = require('pokemon-showdown/dist/sim/battle');
 const {Pokemon} = require('pokemon-showdown/dist/sim/pokemon');
@@ -78,7 +80,8 @@ class Effect {
     if (!entry) {
       const data = this.data;
       entry = {
-        callback: data[cb.name], order: data[cb.order] || false, priority: data[cb.priority] || 0, subOrder: data[cb.subOrder] || 0,
+        callback: data[cb.name], order: data[cb.order] || false, priority: data[cb.priority] || 0,
+          subOrder: data[cb.subOrder] || 0,
       };
       this.entries.set(cb, entry);
     }
@@ -96,7 +99,8 @@ function effectOf(data) {
 
 function learn(data, names, flag) {
   for (const key in data) {
-    if (key.charCodeAt(0) !== 111 || key.charCodeAt(1) !== 110 || names.has(key) || data[key] === undefined) continue; // "on…"
+    // "on…"
+    if (key.charCodeAt(0) !== 111 || key.charCodeAt(1) !== 110 || names.has(key) || data[key] === undefined) continue;
     names.add(key);
     const cb = callbacks.get(key);
     if (cb) cb[flag] = true;
@@ -145,7 +149,8 @@ function push(battle, handlers, effect, cb, state, holder) {
   const data = effect.data;
   const entry = effect.entry(cb);
   if (cb.special) {
-    handlers.push(battle.resolvePriority({effect: data, callback: entry.callback, state, end: null, effectHolder: holder}, cb.name));
+    handlers.push(battle.resolvePriority({effect: data, callback: entry.callback, state, end: null,
+      effectHolder: holder}, cb.name));
     return;
   }
   let subOrder = entry.subOrder;
@@ -164,12 +169,14 @@ function push(battle, handlers, effect, cb, state, holder) {
   });
 }
 
-// A Pokémon's status, ability, item and species as Effects; ids are compared because the simulator assigns them directly.
+// A Pokémon's status, ability, item and species as Effects; ids are compared because the simulator assigns them
+// directly.
 function effectsOf(battle, pokemon) {
   let cache = pokemon[shapes.EFFECTS];
   if (!cache) {
     cache = pokemon[shapes.EFFECTS] = {
-      statusId: null, status: null, abilityId: null, ability: null, itemId: null, item: null, speciesData: null, species: null,
+      statusId: null, status: null, abilityId: null, ability: null, itemId: null, item: null, speciesData: null,
+        species: null,
     };
   }
   if (cache.statusId !== pokemon.status) {
@@ -341,7 +348,8 @@ function install() {
       if (!handlers.length && !onEffect) {
         if (Array.isArray(target)) return Array.isArray(relayVar) ? relayVar : target.map(() => true);
         if (relayVar === undefined || relayVar === null) return true;
-        if (typeof relayVar === 'number' && relayVar === Math.abs(Math.floor(relayVar))) return this.modify(relayVar, 1);
+        if (typeof relayVar === 'number' && relayVar === Math.abs(Math.floor(relayVar))) return this.modify(relayVar,
+          1);
         return relayVar;
       }
       found = handlers;

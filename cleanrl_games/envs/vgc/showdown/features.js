@@ -1,6 +1,6 @@
 'use strict';
-// The observation of one player: BattleView gathers what the player knows, write() puts it into the columns of columns.json.
-// The only place where an observation is made: VGCVecEnv, VGCPlayer (views.js) and replays all come here.
+// The observation of one player: BattleView gathers what the player knows, write() puts it into the columns of
+// columns.json. The only place where an observation is made: VGCVecEnv, VGCPlayer (views.js) and replays all come here.
 const {LAYOUT, VOLATILE} = require('./columns.js');
 const {gimmick} = require('./mdbo.js');
 const {BattleView} = require('./view.js');
@@ -58,7 +58,8 @@ class PlayerView extends BattleView {
         const id = mon.told.moves[i];
         ints[at + MOVES + i] = id;
         let choice = offered ? offered[i] : undefined; // in the same place, unless it is locked or has transformed
-        if (offered && (!choice || choice.id !== entry.moves[i])) choice = offered.find(move => move.id === entry.moves[i]);
+        if (offered && (!choice || choice.id !== entry.moves[i])) choice =
+          offered.find(move => move.id === entry.moves[i]);
         const usable = offered ? choice !== undefined && !choice.disabled : true;
         this.writeMove(id, mon.ppOf(id), usable ? 1 : 0, floats, to + MON.move_1_power + 6 * i);
       }
@@ -128,7 +129,8 @@ class PlayerView extends BattleView {
     }
   }
 
-  // The type chart alone: the move's type (Tera Blast of the terastallized has the tera type) against what a hit meets now.
+  // The type chart alone: the move's type (Tera Blast of the terastallized has the tera type) against what a hit meets
+  // now.
   writeMatchup(slot, index, floats, to) {
     const own = index < 2;
     const {moves} = own ? this.team[index].told : slot.mon;
@@ -142,7 +144,8 @@ class PlayerView extends BattleView {
         if (facts[1] === 0) continue;
         const row = vocab.chart[id === vocab.TERA_BLAST && slot.mon.terastallized ? slot.mon.tera : facts[0]];
         const times = row[types[0]] * row[types[1]] * row[types[2]];
-        floats[to + 2 * i + target] = times === 0 ? -1 : times < 1 ? Math.max(-0.5, -0.125 / times) : Math.min(1, (times - 1) / 2);
+        floats[to + 2 * i + target] = times === 0 ? -1 : times < 1 ? Math.max(-0.5, -0.125 / times) : Math.min(1,
+          (times - 1) / 2);
       }
     }
   }

@@ -1,10 +1,12 @@
 'use strict';
-// Regulations that the package does not list are a listed format and rules on top: regulations.json. Here they become what Showdown takes.
+// Regulations that the package does not list are a listed format and rules on top: regulations.json. Here they become
+// what Showdown takes.
 const path = require('path');
 
 const REGULATIONS = require(path.join(__dirname, '..', 'regulations.json'));
 
-// "gen9vgc2024regh" -> "gen9vgc2024regg@@@-Restricted Legendary,…"; more rules may follow. A listed format stays as it is.
+// "gen9vgc2024regh" -> "gen9vgc2024regg@@@-Restricted Legendary,…"; more rules may follow. A listed format stays as it
+// is.
 function simulatorFormat(id, more = []) {
   const {base, rules} = REGULATIONS[id] || {base: id, rules: []};
   const all = [...rules, ...more];

@@ -1,14 +1,17 @@
 'use strict';
-// Protocol lines as their parts. The simulator joins the parts of a line with "|" and a view cuts them again; of a battle that nobody
-// reads as text (no scripted player, no log) neither is done: battle.log then holds arrays [reader, command, …], as parts() would give.
+// Protocol lines as their parts. The simulator joins the parts of a line with "|" and a view cuts them again; of a
+// battle that nobody reads as text (no scripted player, no log) neither is done: battle.log then holds arrays [reader,
+// command, …], as parts() would give.
 //
-// Only how a line is kept changes. That a view hears the same is tested: tests/test_vgc_env.py plays the same battles both ways.
+// Only how a line is kept changes. That a view hears the same is tested: tests/test_vgc_env.py plays the same battles
+// both ways.
 
 const {Battle} = require('pokemon-showdown/dist/sim/battle');
 const {READERS} = require('./view');
 
 const UNHEARD = []; // a line that no view reads
-const SPLITS = [[null, 'split', 'p1'], [null, 'split', 'p2']]; // the next line is for this side, the one after for the other
+// the next line is for this side, the one after for the other
+const SPLITS = [[null, 'split', 'p1'], [null, 'split', 'p2']];
 
 function cut(values) {
   const read = READERS.get(values[0]);

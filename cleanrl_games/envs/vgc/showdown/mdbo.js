@@ -1,8 +1,8 @@
 'use strict';
 // MDBO: one number per decision, and the mask of the numbers that are legal, both from the player's own request.
 //
-//   slot action   10·move + 5·tera + (target + 2)   0–39   (move 0–3, target −2…2; the tera bit is mega where a format has that)
-//                 40–43                              switch to position 1–4 of request.side.pokemon
+//   slot action   10·move + 5·tera + (target + 2)   0–39   (move 0–3, target −2…2; the tera bit is mega where a format
+// has that)                 40–43                              switch to position 1–4 of request.side.pokemon
 //                 44                                 pass
 //   joint action  45·slot0 + slot1                   0–2024
 //   preview       one of 90 line-ups                 0–89
@@ -27,7 +27,8 @@ for (let a = 0; a < 6; a++) {
 }
 
 const ALLY = 1, SELF = 2, FOES = 4;
-const TARGETS = {normal: FOES | ALLY, any: FOES | ALLY, adjacentFoe: FOES, adjacentAlly: ALLY, adjacentAllyOrSelf: ALLY | SELF};
+const TARGETS = {normal: FOES | ALLY, any: FOES | ALLY, adjacentFoe: FOES, adjacentAlly: ALLY,
+  adjacentAllyOrSelf: ALLY | SELF};
 
 const isFainted = mon => mon.condition.endsWith(' fnt');
 
@@ -58,9 +59,10 @@ function fillMoves(active, slot, out, at) {
   }
 }
 
-// Writes the legal slot actions of a request into out[at … at + MASK_BYTES): for a preview the first 90 bytes are the line-ups,
-// else 45 bytes a slot and then how many of two forced slots must pass (NO_PASS_RULE when the slots do not bind each other so).
-// Everything else that couples the slots (one tera, no switch twice) is the same in every request: see PAIRS in mdbo.py.
+// Writes the legal slot actions of a request into out[at … at + MASK_BYTES): for a preview the first 90 bytes are the
+// line-ups, else 45 bytes a slot and then how many of two forced slots must pass (NO_PASS_RULE when the slots do not
+// bind each other so). Everything else that couples the slots (one tera, no switch twice) is the same in every request:
+// see PAIRS in mdbo.py.
 function fillMask(request, out, at) {
   out.fill(0, at, at + MASK_BYTES);
   out[at + 2 * SLOT] = NO_PASS_RULE;
@@ -150,4 +152,5 @@ function sampleAction(request, mask, at, random) {
   return scratch.length ? scratch[random(scratch.length)] : -1;
 }
 
-module.exports = {SLOT, PASS, SWITCH, MASK_BYTES, NO_PASS_RULE, PREVIEWS, gimmick, fillMask, choiceOf, pairLegal, sampleAction};
+module.exports = {SLOT, PASS, SWITCH, MASK_BYTES, NO_PASS_RULE, PREVIEWS, gimmick, fillMask, choiceOf, pairLegal,
+  sampleAction};

@@ -2,8 +2,8 @@
 // Who is where, in what state: the Pokémon of both sides as one player knows them, and the four slots of the field.
 // All of it comes from that player's protocol lines and requests; simulator objects never come in here.
 //
-// A view and all it is made of serve one battle after another (`begin`). V8 copies what is alive whenever the room for young objects is
-// full: 3.6 MB each time with views made anew for each battle, 3.2 with these.
+// A view and all it is made of serve one battle after another (`begin`). V8 copies what is alive whenever the room for
+// young objects is full: 3.6 MB each time with views made anew for each battle, 3.2 with these.
 const {Belief, Beliefs} = require('./beliefs.js');
 const {VOLATILE, VOLATILES} = require('./columns.js');
 const vocab = require('./vocabulary.js');
@@ -157,7 +157,8 @@ class Slot {
 // The whole number that begins at a place of a text: no piece of the text is cut out for it.
 function number(text, at) {
   let value = 0;
-  for (let digit; at < text.length && (digit = text.charCodeAt(at) - 48) >= 0 && digit < 10; at++) value = 10 * value + digit;
+  for (let digit; at < text.length && (digit = text.charCodeAt(at) - 48) >= 0 &&
+    digit < 10; at++) value = 10 * value + digit;
   return value;
 }
 
@@ -165,7 +166,8 @@ class Roster {
   constructor(side) {
     this.me = side.charCodeAt(1);
     this.slots = [new Slot(), new Slot(), new Slot(), new Slot()];
-    this.mons = [[], []]; // every Pokémon made so far, the opponent's and one's own; the first `used` of them are in this battle
+    // every Pokémon made so far, the opponent's and one's own; the first `used` of them are in this battle
+    this.mons = [[], []];
     this.used = [0, 0];
     this.own = new Map(); // name -> Mon
     this.team = []; // own side in the order of the last request
@@ -482,7 +484,8 @@ class Roster {
     for (let i = 0; i < team.length; i++) {
       const entry = team[i];
       const last = this.team[i]; // most stay where they were
-      const mon = last && last.entry.ident === entry.ident ? last : this.byIdent.get(entry.ident) || this.introduce(entry);
+      const mon = last && last.entry.ident === entry.ident ? last : this.byIdent.get(entry.ident) ||
+        this.introduce(entry);
       const {told} = mon;
       told.read(entry);
       this.team[i] = mon;

@@ -3,7 +3,8 @@
 // The speed bench takes its limit from here, the identity check its logs, the mask check its refusals.
 //
 //   one JSON job a line on stdin, one JSON result a line on stdout
-//   job: {format, openTeamSheets, teams: [packed], battles, first, concurrent, seed, dispatch, turnCap, hashes, reverse}
+//   job: {format, openTeamSheets, teams: [packed], battles, first, concurrent, seed, dispatch, turnCap,
+//         hashes, reverse}
 
 const fs = require('fs');
 const crypto = require('crypto');
@@ -34,13 +35,14 @@ function note(request) {
     if (active.maybeDisabled) met('maybe disabled');
     if (active.maybeLocked) met('maybe locked');
     if (active.moves[0].id === 'struggle' && active.moves.length === 1) met('struggle');
-    else if (active.moves.length === 1 && active.moves[0].target === undefined) met(`locked into ${active.moves[0].id}`);
+    else if (active.moves.length === 1 && active.moves[0].target ===
+      undefined) met(`locked into ${active.moves[0].id}`);
     if (active.moves.some(move => move.disabled)) met('disabled move');
   });
 }
 
-// A choice the mask forbids must be refused, or be a mere alias: understood by the simulator as a choice the mask allows
-// (it ignores a tera word behind a locked move, and any word behind a fainted slot's pass).
+// A choice the mask forbids must be refused, or be a mere alias: understood by the simulator as a choice the mask
+// allows (it ignores a tera word behind a locked move, and any word behind a fainted slot's pass).
 function reverseCheck(side, request, random) {
   const allowed = new Set();
   const forbidden = [];
@@ -55,7 +57,8 @@ function reverseCheck(side, request, random) {
   const flags = side.active.map(mon => mon?.switchFlag);
   const undo = () => {
     side.choice.cantUndo = false;
-    side.active.forEach((mon, slot) => { if (mon) mon.switchFlag = flags[slot]; }); // Revival Blessing clears it while choosing
+    // Revival Blessing clears it while choosing
+    side.active.forEach((mon, slot) => { if (mon) mon.switchFlag = flags[slot]; });
   };
   for (const action of allowed) {
     if (side.choose(mdbo.choiceOf(action, request)) && side.isChoiceDone()) understood.add(side.getChoice());
@@ -71,7 +74,8 @@ function reverseCheck(side, request, random) {
     }
     undo();
     totals[taken ? 'accepted' : 'refused']++;
-    if (taken && failures.length < 20) failures.push(`accepted though masked: ${choice} for ${JSON.stringify(request)}`);
+    if (taken && failures.length < 20)
+      failures.push(`accepted though masked: ${choice} for ${JSON.stringify(request)}`);
   }
   side.clearChoice();
 }
@@ -84,7 +88,8 @@ function* play(index) {
     return state % n;
   };
   const errors = [];
-  const {battle} = createBattle(battleFormat(job.format, job.openTeamSheets), job.teams, job.teams, job.seed, index, 0, (type, data) => {
+  const {battle} = createBattle(battleFormat(job.format, job.openTeamSheets), job.teams, job.teams, job.seed, index, 0,
+    (type, data) => {
     if (type === 'sideupdate' && data.includes('|error|')) errors.push(data);
   });
   while (!battle.ended && battle.turn < job.turnCap) {
@@ -96,7 +101,8 @@ function* play(index) {
       for (let tries = 0; ; tries++) {
         mdbo.fillMask(request, mask, 0);
         // Only where nothing is hidden: trying a choice on a request with hidden traps would reveal them.
-        if (job.reverse && !/"maybe/.test(JSON.stringify(request)) && random(4) === 0) reverseCheck(side, request, random);
+        if (job.reverse && !/"maybe/.test(JSON.stringify(request)) && random(4) === 0)
+          reverseCheck(side, request, random);
         const action = tries < 10 ? mdbo.sampleAction(request, mask, 0, random) : -1;
         errors.length = 0;
         const choice = mdbo.choiceOf(action, request);
@@ -106,7 +112,8 @@ function* play(index) {
           totals.unavailable++;
         } else {
           totals.invalid++;
-          if (failures.length < 20) failures.push(`refused though allowed: ${choice}: ${errors.join(' ')} ${JSON.stringify(request)}`);
+          if (failures.length < 20)
+            failures.push(`refused though allowed: ${choice}: ${errors.join(' ')} ${JSON.stringify(request)}`);
         }
       }
       if (battle.ended || battle.turn >= job.turnCap) break;
@@ -120,7 +127,8 @@ function* play(index) {
   if (job.hashes) {
     // Wall-clock lines are the only ones that may differ between two runs.
     const text = battle.log.filter(line => !line.startsWith('|t:|')).join('\n');
-    hashes.push(crypto.createHash('sha1').update(text + battle.prng.getSeed() + battle.inputLog.join('\n')).digest('hex'));
+    hashes.push(crypto.createHash('sha1').update(text + battle.prng.getSeed() +
+      battle.inputLog.join('\n')).digest('hex'));
   }
   battle.destroy();
 }

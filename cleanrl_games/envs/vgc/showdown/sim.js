@@ -4,11 +4,14 @@
 //   vec_env.py ── message ──> read() ─> Table.choose() ─> Battle ─> log lines, requests ─> PlayerView ─> frame
 //              <── reply ───  write()       (every message gets exactly one reply: what became pending through it)
 //
-//   message  int32 type, int32 bytes, payload   0: the job, as JSON; 1: triples (battle, episode, players or null) to start, as JSON;
-//                                               2: quadruples of int32 (battle, side, action, episode); 3: the job's mix, as JSON
+//   message  int32 type, int32 bytes, payload     0: the job, as JSON
+//                                                 1: triples (battle, episode, players or null) to start, as JSON
+//                                                 2: quadruples of int32 (battle, side, action, episode)
+//                                                 3: the job's mix, as JSON
 //   reply    int32 × 8 header, frames, JSON text  header: magic, frames, text bytes, then five counters
 //
-// A side's frame is built by its PlayerView from that player's own protocol lines and requests; nothing else reaches it.
+// A side's frame is built by its PlayerView from that player's own protocol lines and requests; nothing else reaches
+// it.
 
 const fs = require('fs');
 const v8 = require('v8');
@@ -26,7 +29,8 @@ const MAGIC = 0x56474331;
 const HEADER = 32;
 const COLLECT = 2500; // battles between full collections
 const RETRIES = 8; // unavailable choices in a row before the simulator's own default answers
-// A frame: 8 int32, 1 float32, 4 bytes of flags, the mask, INTS int16 (padded to even), FLOATS float32. vec_env.py has the same table.
+// A frame: 8 int32, 1 float32, 4 bytes of flags, the mask, INTS int16 (padded to even), FLOATS float32. vec_env.py has
+// the same table.
 const AT_REWARD = 32, AT_FLAGS = 36, AT_MASK = 40;
 const AT_INTS = AT_MASK + mdbo.MASK_BYTES;
 const AT_FLOATS = AT_INTS + 2 * (INTS + INTS % 2);
@@ -38,8 +42,8 @@ let frames = 0;
 let texts = [];
 const counts = {invalid: 0, unavailable: 0, decisions: 0, battles: 0, errors: 0};
 const tables = new Map();
-// What a message's choices brought about is told after all of them are played: the processor's caches hold the simulator's code or
-// the views', and going from one to the other at every battle made a decision 7 % dearer.
+// What a message's choices brought about is told after all of them are played: the processor's caches hold the
+// simulator's code or the views', and going from one to the other at every battle made a decision 7 % dearer.
 let news = [];
 
 // ---------------------------------------------------------------- pipes
@@ -70,7 +74,8 @@ function reserve(count) {
 
 function reply() {
   const text = texts.length ? Buffer.from(JSON.stringify(texts)) : null;
-  int32.set([MAGIC, frames, text ? text.length : 0, counts.decisions, counts.battles, counts.invalid, counts.unavailable, counts.errors]);
+  int32.set([MAGIC, frames, text ? text.length : 0, counts.decisions, counts.battles, counts.invalid,
+    counts.unavailable, counts.errors]);
   writeFully(bytes.subarray(0, HEADER + frames * FRAME));
   if (text) writeFully(text);
   frames = 0;
@@ -101,7 +106,8 @@ class Table {
     // Lines are text only for those who read text.
     this.asParts = !job.logs && !this.lines[0] && !this.lines[1];
     lines.keepAs(this.asParts);
-    const made = createBattle(job.battleFormat, job.teams[0], job.teams[1], job.seed, this.index, this.episode, (type, data) => {
+    const made = createBattle(job.battleFormat, job.teams[0], job.teams[1], job.seed, this.index, this.episode,
+      (type, data) => {
       if (type === 'sideupdate' && data.includes('|error|')) this.errors.push(data);
     });
     this.battle = made.battle;
@@ -136,7 +142,8 @@ class Table {
       if (error.includes('[Unavailable choice]')) counts.unavailable++;
       else {
         counts.invalid++;
-        process.stderr.write(`invalid choice ${mdbo.choiceOf(action, request)}: ${error} for ${JSON.stringify(request)}\n`);
+        process.stderr.write(
+          `invalid choice ${mdbo.choiceOf(action, request)}: ${error} for ${JSON.stringify(request)}\n`);
       }
       news.push(() => this.ask(side, 1));
       return;
@@ -278,7 +285,8 @@ class Table {
     }
     if (this.lines[side]) {
       const opponent = this.players[1 - side];
-      texts.push({row, battle: this.index, side, episode: this.episode, kind, player: code, opponent, lines: this.lines[side]});
+      texts.push({row, battle: this.index, side, episode: this.episode, kind, player: code, opponent,
+        lines: this.lines[side]});
       this.lines[side] = [];
     }
   }
@@ -301,11 +309,13 @@ class Table {
 
 // V8 by itself waits until there are 300 MB of old objects; 1,000 battles leave 25. A collection takes 55 ms.
 function collect() {
-  v8.setFlagsFromString('--expose-gc'); // here, not among the flags that Node starts with: with it there a decision was 5 % dearer
+  // here, not among the flags that Node starts with: with it there a decision was 5 % dearer
+  v8.setFlagsFromString('--expose-gc');
   vm.runInNewContext('gc')();
 }
 
-// Which sides a scripted player answers: a fixed pair per battle, or a seeded draw for each new battle. 0 is the caller.
+// Which sides a scripted player answers: a fixed pair per battle, or a seeded draw for each new battle. 0 is the
+// caller.
 function opponents(index, episode) {
   if (job.fixed) return job.fixed[index];
   let u = mix(mix(job.seed, index, episode), 9, 9) / 2 ** 32;
@@ -339,9 +349,13 @@ function teamProblem(packed) {
   for (const set of team) {
     const dex = Dex.forFormat(job.battleFormat);
     if (!dex.species.get(set.species || set.name).exists) return `"${set.species || set.name}" is no Pokémon`;
-    if (!dex.abilities.get(set.ability).exists) return `${set.species || set.name} has no such ability: "${set.ability}"`;
-    if (set.item && !dex.items.get(set.item).exists) return `${set.species || set.name} holds no such item: "${set.item}"`;
-    for (const move of set.moves) if (!dex.moves.get(move).exists) return `${set.species || set.name} knows no such move: "${move}"`;
+    if (!dex.abilities.get(set.ability).exists)
+      return `${set.species || set.name} has no such ability: "${set.ability}"`;
+    if (set.item && !dex.items.get(set.item).exists)
+      return `${set.species || set.name} holds no such item: "${set.item}"`;
+    for (const move of set.moves)
+      if (!dex.moves.get(move).exists)
+        return `${set.species || set.name} knows no such move: "${move}"`;
   }
   return '';
 }
@@ -366,12 +380,14 @@ for (;;) {
   const payload = readFully(Buffer.alloc(head.readInt32LE(4)));
   if (type === JOB) start(payload);
   if (type === START) {
-    for (const [index, episode, players] of JSON.parse(payload.toString())) tables.set(index, new Table(index, episode, players));
+    for (const [index, episode, players] of JSON.parse(payload.toString())) tables.set(index,
+      new Table(index, episode, players));
   }
   if (type === MIX) job.mix = JSON.parse(payload.toString());
   if (type === ACTIONS) {
     for (let at = 0; at < payload.length; at += 16) {
-      tables.get(payload.readInt32LE(at)).choose(payload.readInt32LE(at + 4), payload.readInt32LE(at + 8), payload.readInt32LE(at + 12));
+      tables.get(payload.readInt32LE(at)).choose(payload.readInt32LE(at + 4), payload.readInt32LE(at + 8),
+        payload.readInt32LE(at + 12));
     }
     for (const tell of news) tell();
     news = [];

@@ -129,12 +129,13 @@ function itemOptions(species, moves, raw, { main, supports }) {
   const own = raw.item === 'Heavy-Duty Boots' ? [] : [raw.item];
   const options = [...own, ...(supports ? ITEMS.supporter : ITEMS.attacker)];
   if (!moves.some(m => m.category === 'Status')) {
-    options.splice(own.length, 0, 'Assault Vest', ITEMS.choice[main === 'atk' ? 'Physical' : 'Special'], 'Choice Scarf');
+    options.splice(own.length, 0, 'Assault Vest', ITEMS.choice[main === 'atk' ? 'Physical' : 'Special'],
+      'Choice Scarf');
   }
   return options;
 }
 
-/** Which third of all possible species combinations: by content, so that no held-out team is ever trained on, whatever the seed. */
+/** Which third of all possible species combinations: by content, so that no held-out team is ever trained on. */
 function splitOf(team) {
   const key = team.map(set => set.species.toLowerCase().replace(/[^a-z0-9]/g, '')).sort().join(',');
   return crypto.createHash('sha256').update(key).digest()[0] % 3 === 0 ? 'eval' : 'train';
@@ -177,12 +178,14 @@ function generate({ format, size, seed, split }) {
     for (let attempt = 0; attempt < 400; attempt++) {
       const species = prng.sample(pool);
       if (taken.has(species.num)) continue;
-      const { options, ...set } = trainForTournament(dex, generator.randomSet(species.id, details, team.length < 2, true));
+      const { options, ...set } = trainForTournament(dex, generator.randomSet(species.id, details, team.length < 2,
+        true));
       const item = withStone ? prng.sample(stones.get(species.name)) :
         options.find(name => name && !items.has(name) && !dex.items.get(name).isNonstandard);
       if (!item || items.has(item)) continue;
       set.item = item;
-      if (statPoints) for (const stat in set.evs) set.evs[stat] = set.evs[stat] === 4 ? 2 : Math.ceil(set.evs[stat] / 8);
+      if (statPoints) for (const stat in set.evs) set.evs[stat] = set.evs[stat] === 4 ?
+        2 : Math.ceil(set.evs[stat] / 8);
       // Some gifts of the story come with fixed IVs (Raging Bolt 20 Attack, Miraidon 31): 0 is only a wish.
       for (const attack of set.ivs.atk === 0 ? [0, 20, 15, 31] : [31]) {
         set.ivs.atk = attack;
@@ -230,7 +233,8 @@ function main() {
     return { texts: request.teams.map(packed => Teams.export(Teams.unpack(packed)).trim() + '\n') };
   }
   const format = simulatorFormat(request.format);
-  if (Dex.formats.get(format).effectType !== 'Format') throw new RequestError(`Showdown knows no format called "${request.format}"`);
+  if (Dex.formats.get(format).effectType !== 'Format')
+    throw new RequestError(`Showdown knows no format called "${request.format}"`);
   const known = { ...request, format };
   if (request.command === 'validate') return { teams: validate(known) };
   if (request.command === 'generate') return { teams: generate(known) };

@@ -1,12 +1,13 @@
 'use strict';
-// Plays seeded random battles and writes, one JSON line a battle, everything each player was sent and what PlayerView made
-// of it, for the tests to compare.
+// Plays seeded random battles and writes, one JSON line a battle, everything each player was sent and what PlayerView
+// made of it, for the tests to compare.
 //
 //   node trace.js < job.json
-//   job: {format, openTeamSheets, teams: [packed] or pairs: [[packed, packed]], seed, first, battles, decisions, turnCap,
-//         previews: [action, action], truth, quiet}, {replay: [[role, entries]]}, or {inputLog, openTeamSheets}: a server's battle, played again
-//   line: {battle, sides: [[entry]]}; entry: {lines}, {request}, or at a decision {ints, floats} (base64) and, with `truth`,
-//         what the opponent hides. `quiet` leaves out the first two, `previews` fixes both line-ups.
+//   job: {format, openTeamSheets, teams: [packed] or pairs: [[packed, packed]], seed, first, battles, decisions,
+//         turnCap, previews: [action, action], truth, quiet}, {replay: [[role, entries]]},
+//         or {inputLog, openTeamSheets}: a server's battle, played again
+//   line: {battle, sides: [[entry]]}; entry: {lines}, {request}, or at a decision {ints, floats} (base64) and, with
+//         `truth`, what the opponent hides. `quiet` leaves out the first two, `previews` fixes both line-ups.
 
 const fs = require('fs');
 const {toID} = require('pokemon-showdown');
@@ -155,4 +156,5 @@ function rerun(inputLog) {
 if (job.inputLog) rerun(job.inputLog);
 for (const [role, entries] of job.replay || []) replay(role, entries);
 let done = 0;
-if (!job.replay && !job.inputLog) for (let i = 0; i < (job.battles || Infinity) && done < (job.decisions || Infinity); i++) done += play((job.first || 0) + i);
+if (!job.replay && !job.inputLog) for (let i = 0; i < (job.battles || Infinity) &&
+  done < (job.decisions || Infinity); i++) done += play((job.first || 0) + i);

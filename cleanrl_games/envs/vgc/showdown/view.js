@@ -50,7 +50,8 @@ function bare(effect) {
   return effect;
 }
 
-// What each line does to a view. Lines that are not here (a sixth of all) tell a player nothing, and nobody cuts them up.
+// What each line does to a view. Lines that are not here (a sixth of all) tell a player nothing, and nobody cuts them
+// up.
 const READERS = new Map(Object.entries({
   move: (view, args) => view.move(args),
   switch: (view, args) => view.enter(args),
@@ -97,7 +98,8 @@ const READERS = new Map(Object.entries({
 }));
 for (const command of ['-damage', '-heal', '-sethp']) READERS.set(command, (view, args) => view.health(args));
 for (const command of ['-immune', '-fail', '-block']) READERS.set(command, (view, args) => view.noEffect(args));
-for (const command of ['-setboost', '-clearboost', '-clearallboost', '-clearpositiveboost', '-clearnegativeboost', '-copyboost',
+for (const command of ['-setboost', '-clearboost', '-clearallboost', '-clearpositiveboost', '-clearnegativeboost',
+  '-copyboost',
   '-swapboost', '-invertboost']) READERS.set(command, (view, args) => view.otherBoost(args));
 
 function commandOf(line) {

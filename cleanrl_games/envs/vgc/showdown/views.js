@@ -4,8 +4,9 @@
 //   views.py ── one JSON line ──> {key, role, entries: [{line} | {request} | {observe: true}], close}
 //            <── one JSON line ── {frames: [base64, one for each `observe`]} or {error}
 //
-// A key names one player's seat in one battle; its view lives from the first message to the one with `close`. A frame is what sim.js
-// writes behind a frame's head: the mask, the ids as int16, the numbers as float32. vec_env.py has the table.
+// A key names one player's seat in one battle; its view lives from the first message to the one with `close`. A frame
+// is what sim.js writes behind a frame's head: the mask, the ids as int16, the numbers as float32. vec_env.py has the
+// table.
 
 const fs = require('fs');
 const mdbo = require('./mdbo');

@@ -1,6 +1,6 @@
 'use strict';
-// Writes the vocabularies of the observation (stdout, JSON): every id an embedding can see and the public dex facts that
-// the features use. The order is alphabetical, so the same package always gives the same file.
+// Writes the vocabularies of the observation (stdout, JSON): every id an embedding can see and the public dex facts
+// that the features use. The order is alphabetical, so the same package always gives the same file.
 //   node vocab.js > ../vocab.json        (with pokemon-showdown on NODE_PATH)
 const {Dex} = require('pokemon-showdown');
 

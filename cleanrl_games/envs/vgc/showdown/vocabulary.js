@@ -66,7 +66,8 @@ function readSheet(packed) {
   });
 }
 
-// Facts of moves and species as the columns want them, side by side in memory: 48 moves and 12 species go into every frame.
+// Facts of moves and species as the columns want them, side by side in memory: 48 moves and 12 species go into every
+// frame.
 const MOVE_COLUMNS = 4;
 const moveColumns = new Float32Array(MOVE_COLUMNS * table.moves.length);
 table.moveFacts.forEach(([, category, power, accuracy, priority], id) => {
@@ -84,7 +85,8 @@ function formesOf(index) {
 
 module.exports = {
   STATUS, BOOST, NONE, type, ability, item, move, species, details, sheet,
-  ILLUSION: ability('illusion'), STELLAR: type('stellar'), AS_ONE_ICE: ability('asoneglastrier'), AS_ONE_SHADOW: ability('asonespectrier'),
+  ILLUSION: ability('illusion'), STELLAR: type('stellar'), AS_ONE_ICE: ability('asoneglastrier'),
+    AS_ONE_SHADOW: ability('asonespectrier'),
   sameSpecies: (a, b) => table.speciesFacts[a][4] === table.speciesFacts[b][4],
   formesOf,
   abilitiesOf: index => table.speciesFacts[index][3],
