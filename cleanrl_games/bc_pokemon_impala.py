@@ -16,10 +16,12 @@ import collections
 import contextlib
 import copy
 import dataclasses
+import functools
 import json
 import os
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from multiprocessing import connection
@@ -40,7 +42,7 @@ from cleanrl_games.envs.pokemon.cache import Frames, open_undamaged, progress_ba
 from cleanrl_games.envs.pokemon.episodes import EpisodeError, episodes_hash, load_episodes
 from cleanrl_games.envs.pokemon.experts import ExpertError, Noise, ask_all, load_expert
 from cleanrl_games.envs.pokemon.picture import save_gif
-from cleanrl_games.runtime import models
+from cleanrl_games.runtime import models, ray_actors
 from cleanrl_games.runtime.checkpoints import load_checkpoint, restore, save_checkpoint, say_how_to_go_on
 from cleanrl_games.runtime.device import maybe_compile, set_up
 from cleanrl_games.runtime.errors import BadInput, RunFailed
@@ -150,6 +152,9 @@ class Args:
     """actor processes; 0 = inline in the learner's process, deterministic"""
     num_emulators: Size = 8
     """emulators per actor, one batch of inference"""
+    ray_address: str = ""
+    """run the actors on this Ray cluster ("auto", "127.0.0.1:6379", …); a ROM, start states and an expert of your own
+    have to be on every machine, at the same path"""
     dagger_rounds: Count = 0
     """rounds of playing with the student at the buttons and the expert naming its action"""
     dagger_episodes: Size = 16
@@ -846,6 +851,49 @@ def actor_main(make_player, args, index, pipe):
         pipe.send((None, traceback.format_exc()))
 
 
+OWN_FILES = ("rom_path", "start_state", "start_states")  # settings that name files which actors read
+
+
+class TravellingActor:
+    """An actor on a machine that does not share the learner's disk: what a job writes comes back with its result."""
+
+    def __init__(self, args, index):
+        self.actor = Actor(args, index)
+
+    def play(self, job):
+        """→ Result, {"segment.bin": its bytes, …}"""
+        with tempfile.TemporaryDirectory(prefix="cleanrl_games-") as folder:
+            segment, video = job.segment and f"{folder}/segment", job.video and f"{folder}/video.gif"
+            result = self.actor.play(dataclasses.replace(job, segment=segment, video=video))
+            return result, {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+
+
+class ClusterActors:
+    """The same on a Ray cluster (--ray-address)."""
+
+    def __init__(self, count, args):
+        absolute = {name: str(Path(path).absolute()) for name in OWN_FILES if (path := getattr(args, name))}
+        if is_model(args.expert):
+            absolute["expert"] = str(Path(args.expert).absolute())
+        make_player = functools.partial(TravellingActor, dataclasses.replace(args, **absolute))
+        self.jobs = ray_actors.RayJobs(args.ray_address, count, make_player, args.actor_threads)
+        self.count, self.submit, self.close = count, self.jobs.submit, self.jobs.close
+
+    @property
+    def pending(self):
+        return self.jobs.pending
+
+    def poll(self, timeout=0.0):
+        ended = []
+        for job, answer in self.jobs.poll(timeout):
+            result, files = answer or (None, {})
+            places = {"segment.bin": f"{job.segment}.bin", "segment.npz": f"{job.segment}.npz", "video.gif": job.video}
+            for name, content in files.items():
+                write_atomically(places[name], lambda path, content=content: path.write_bytes(content))
+            ended.append((job, result))
+        return ended
+
+
 class InlineActor:
     """The same without processes: a job is done when it is submitted. For a debugger, and for runs that repeat to the
     bit."""
@@ -863,6 +911,13 @@ class InlineActor:
 
     def close(self):
         pass
+
+
+def make_actors(args, count):
+    """Where the episodes are played: in this process, in processes of this machine, or on a cluster"""
+    if not count:
+        return InlineActor(Actor, args)
+    return ClusterActors(count, args) if args.ray_address else ActorProcesses(count, Actor, args)
 
 
 # --------------------------------------------------------------------------------------------------------------- update
@@ -1113,6 +1168,7 @@ def check(args):
             "for this ROM."
         )
     parse_timing(args.timing)
+    ray_actors.check_address(args.ray_address)
     if args.expert_episodes or args.dagger_rounds:
         make_expert(args)  # one that cannot be had would fail in every actor
 
@@ -1205,7 +1261,7 @@ if __name__ == "__main__":
         save_model(run_dir / "model.zip", agent.state_dict(), args)
 
     # --- jobs for the actors
-    actors = ActorProcesses(args.num_workers, Actor, args) if args.num_workers else InlineActor(Actor, args)
+    actors = make_actors(args, args.num_workers)
     evaluations = {}  # update → {"weights", "jobs" under way, "episodes" by kind, "stats"}
 
     def submit(kind, starts, pieces=0, video="", **more):
@@ -1308,7 +1364,7 @@ if __name__ == "__main__":
         global actors
         if args.num_workers:
             actors.close()
-            actors = ActorProcesses(max(args.num_workers, os.cpu_count()), Actor, args)
+            actors = make_actors(args, args.num_workers if args.ray_address else max(args.num_workers, os.cpu_count()))
         evaluations.clear()
         start_evaluation(args.final_eval_episodes, pieces=-(-args.final_eval_episodes // args.num_emulators))
         number, total = state["update"], evaluations[state["update"]]["jobs"]

@@ -13,6 +13,7 @@ The model.zip is what `ppo_vgc_mdbo.py --bc-model` starts from.
 
 import copy
 import dataclasses
+import functools
 import math
 import os
 import sys
@@ -44,7 +45,7 @@ from cleanrl_games.envs.vgc.mdbo import (
 )
 from cleanrl_games.envs.vgc.replay_actions import collect_replays
 from cleanrl_games.envs.vgc.vocabulary import LAYOUT, SIZES, columns_of
-from cleanrl_games.runtime import models
+from cleanrl_games.runtime import models, ray_actors
 from cleanrl_games.runtime.checkpoints import load_checkpoint, restore, save_checkpoint, say_how_to_go_on
 from cleanrl_games.runtime.device import set_up
 from cleanrl_games.runtime.errors import BadInput, RunFailed
@@ -111,6 +112,8 @@ class Args:
     """a folder of Showdown replays (.log, .txt, .html, .json) to learn from"""
     num_workers: Count = os.cpu_count() or 1
     """actor processes; 0 = inline in the learner's process, deterministic"""
+    ray_address: str = ""
+    """collect and evaluate on this Ray cluster ("auto", "127.0.0.1:6379", …), on num_workers of its cores"""
 
     # --- algorithm
     epochs: Count = 30
@@ -735,16 +738,28 @@ def load_model(path, args=None):
     return models.load_agent(path, contract.contract_hash(), make_agent, args=args, sizes=sizes)
 
 
-def evaluate(args, agent, battles, opponents, seed):
-    """What the likeliest actions win on held-out teams → eval/*. opponents: {name: a scripted player's, or a policy}
+def play_match(policy, opponent, battles, battle_format, dice):
+    """→ scores (battles,) of the policy's likeliest actions on held-out teams. opponent: a scripted player's name, or a
+    policy"""
+    player = Player(policy, dice, deterministic=True)
+    opponent = opponent if isinstance(opponent, str) else Player(opponent, dice + 1, deterministic=True)
+    return play_battles(player, opponent, battles, battle_format, seed=dice)[0]
+
+
+def play_in_turn(matches):
+    return [match() for match in matches]
+
+
+def evaluate(args, agent, battles, opponents, seed, play_all=play_in_turn):
+    """A match with each of these {name: opponent} → eval/*. play_all: how the matches are run
 
     seed: whoever looks often at the same battles sees the luck of those, so each evaluation has its own."""
-    policy, metrics = copy.deepcopy(agent).cpu().eval(), {}
-    for number, (name, opponent) in enumerate(opponents.items()):
+    policy, matches = copy.deepcopy(agent).cpu().eval(), []
+    for number, opponent in enumerate(opponents.values()):
         dice = int(np.random.default_rng([args.seed, seed, number]).integers(2**31))
-        player = Player(policy, dice, deterministic=True)
-        opponent = opponent if isinstance(opponent, str) else Player(opponent, dice + 1, deterministic=True)
-        scores, _ = play_battles(player, opponent, battles, args.battle_format, seed=dice)
+        matches.append(functools.partial(play_match, policy, opponent, battles, args.battle_format, dice))
+    metrics = {}
+    for name, scores in zip(opponents, play_all(matches)):
         metrics |= score_metrics(name, scores)
     return metrics
 
@@ -780,6 +795,7 @@ def check_args(args):
             raise BadInput(f"--collect-teams: {error}") from None
     if args.replays and not Path(args.replays).is_dir():
         raise BadInput(f"--replays {args.replays} is no folder: give one with .log, .txt, .html or .json files in it.")
+    ray_actors.check_address(args.ray_address)
 
 
 def find_sets(args, battle_format):
@@ -799,6 +815,7 @@ def collect_demonstrations(args, battle_format, stopping):
     try:
         if args.collect:
             show = CollectingView(args.collect)
+            streams = functools.partial(ray_actors.ray_streams, args.ray_address) if args.ray_address else None
             try:
                 collect(
                     args.collect_set,
@@ -810,6 +827,7 @@ def collect_demonstrations(args, battle_format, stopping):
                     workers=args.num_workers,
                     progress=show,
                     stopping=stopping,
+                    streams=streams,
                 )
             finally:
                 show.close()
@@ -885,11 +903,14 @@ if __name__ == "__main__":
         save_checkpoint(run_dir, state)
         save_model(run_dir / "last.zip", agent, args)
 
+    opponents = dict(zip(BASELINES, BASELINES))
+    play_all = functools.partial(ray_actors.run_all, args.ray_address) if args.ray_address else play_in_turn
+
     def evaluate_now(battles):
         """The models beside the results let a run be compared with its own past."""
         path = run_dir / "models" / f"{now.global_step}.zip"
         save_model(path, agent, args)
-        metrics = evaluate(args, agent, battles, dict(zip(BASELINES, BASELINES)), seed=now.global_step)
+        metrics = evaluate(args, agent, battles, opponents, seed=now.global_step, play_all=play_all)
         score = float(np.mean([metrics[f"eval/{name}"] for name in BASELINES]))
         if score > now.best_score:
             now.best_score, now.best_model = score, path.name
@@ -952,7 +973,7 @@ if __name__ == "__main__":
         if not stopping and args.final_battles:
             best, _ = load_model(run_dir)
             seed = now.global_step + 1  # not the battles of an evaluation before
-            metrics = evaluate(args, best, args.final_battles, dict(zip(BASELINES, BASELINES)), seed=seed)
+            metrics = evaluate(args, best, args.final_battles, opponents, seed=seed, play_all=play_all)
             logger.write(metrics | {"stats/collect_minutes": now.collect_seconds / 60}, now.global_step, 1.0)
     finally:
         logger.close()

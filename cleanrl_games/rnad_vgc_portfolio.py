@@ -1581,16 +1581,28 @@ def load_model(path, args=None):
     return models.load_agent(path, contract.contract_hash(), make_agent, args=args, sizes=sizes)
 
 
-def evaluate(args, agent, battles, opponents, seed):
-    """What the likeliest actions win on held-out teams → eval/*. opponents: {name: a scripted player's, or a policy}
+def play_match(policy, opponent, battles, battle_format, dice):
+    """→ scores (battles,) of the policy's likeliest actions on held-out teams. opponent: a scripted player's name, or a
+    policy"""
+    player = Player(policy, dice, deterministic=True)
+    opponent = opponent if isinstance(opponent, str) else Player(opponent, dice + 1, deterministic=True)
+    return play_battles(player, opponent, battles, battle_format, seed=dice)[0]
+
+
+def play_in_turn(matches):
+    return [match() for match in matches]
+
+
+def evaluate(args, agent, battles, opponents, seed, play_all=play_in_turn):
+    """A match with each of these {name: opponent} → eval/*. play_all: how the matches are run
 
     seed: whoever looks often at the same battles sees the luck of those, so each evaluation has its own."""
-    policy, metrics = copy.deepcopy(agent).cpu().eval(), {}
-    for number, (name, opponent) in enumerate(opponents.items()):
+    policy, matches = copy.deepcopy(agent).cpu().eval(), []
+    for number, opponent in enumerate(opponents.values()):
         dice = int(np.random.default_rng([args.seed, seed, number]).integers(2**31))
-        player = Player(policy, dice, deterministic=True)
-        opponent = opponent if isinstance(opponent, str) else Player(opponent, dice + 1, deterministic=True)
-        scores, _ = play_battles(player, opponent, battles, args.battle_format, seed=dice)
+        matches.append(functools.partial(play_match, policy, opponent, battles, args.battle_format, dice))
+    metrics = {}
+    for name, scores in zip(opponents, play_all(matches)):
         metrics |= score_metrics(name, scores)
     return metrics
 

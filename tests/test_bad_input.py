@@ -38,6 +38,8 @@ EVERY_SCRIPT = [
     ("--max-minutes -3", "--max-minutes"),
     ("--num-workers -1", "--num-workers"),
     ("--max-grad-norm 0", "--max-grad-norm"),
+    ("--ray-address nowhere:1", "--ray-address nowhere:1"),
+    ("--ray-address nowhere", "give host:port"),
     ("--resume runs/nope", "--resume runs/nope: there is no such file or folder"),
     ("--resume", "no run of"),
     ("--config nowhere.yaml", "Cannot read the settings in nowhere.yaml"),
@@ -72,8 +74,6 @@ VGC_PLAYING = [
     ("--league-size 0", "--league-size"),
     ("--update-epochs 0", "--update-epochs"),
     ("--checkpoint-frequency 0", "--checkpoint-frequency"),
-    ("--ray-address nowhere:1", "--ray-address nowhere:1"),
-    ("--ray-address nowhere", "give host:port"),
     ("yaml: use_mixed_precision: maybe", "use_mixed_precision should be one of true, false"),
 ]
 SCRIPT_CASES = {
@@ -110,7 +110,6 @@ SCRIPT_CASES = {
         ("--gamma 1.1", "--gamma"),
         ("--transition-win-rate 1.5", "--transition-win-rate should be 0 to 1"),
         ("--sampler-temperature 0", "--sampler-temperature"),
-        ("--ray-address nowhere:1", "--ray-address nowhere:1"),
         ("yaml: recurrent: lsmt", "did you mean 'lstm'"),
         ("yaml: opponent_sampler: elo", "opponent_sampler should be one of"),
     ],

@@ -3,8 +3,11 @@ demonstrations.
 
 process × workers:  VGCVecEnv(opponents=(expert, expert), record=True) ──> Writer ──> shards
                                       └─ battles, rows, finished shards ──> queue ──> index.json, progress
+
+On a cluster the battles themselves come back, and the Writers are here.
 """
 
+import functools
 import itertools
 import multiprocessing
 import queue
@@ -157,9 +160,23 @@ def inline_reports(folder, name, jobs, stopping):
         yield 0, writer.flush()
 
 
-def collect(folder, battle_format, experts, team_sources, num_battles, seed, workers, progress, stopping=()):
+def cluster_reports(folder, name, jobs, stopping, streams):
+    """A core of the cluster for each job. The dice are in the job, so a lost one plays the same battles again."""
+    writers = [demos.Writer(folder, f"{name}{number}_") for number in range(len(jobs))]
+    makers = [functools.partial(record, **job) for job in jobs]
+    for number, battle in streams(makers, stopping):
+        yield sum(len(rows) for rows, *_ in battle), writers[number].add(battle)
+    if not stopping:
+        yield from ((0, writer.flush()) for writer in writers)
+
+
+def collect(
+    folder, battle_format, experts, team_sources, num_battles, seed, workers, progress, stopping=(), streams=None
+):
     """Brings the set in `folder` to `num_battles` battles, in `workers` processes or, with 0, in this one.
-    `progress(battles, rows)` is called after each; ends early once `stopping` is not empty."""
+    `progress(battles, rows)` is called after each; ends early once `stopping` is not empty.
+
+    streams(functions that make iterators, stopping) → (number, item): runs them elsewhere, on a cluster."""
     unknown = sorted(set(experts) - set(BASELINES))
     if unknown or not experts:
         raise demos.DemonstrationError(
@@ -187,7 +204,11 @@ def collect(folder, battle_format, experts, team_sources, num_battles, seed, wor
         }
         for number in range(count)
     ]
-    reports = (process_reports if workers else inline_reports)(folder, f"{there:06d}_", jobs, stopping)
+    names = folder, f"{there:06d}_", jobs, stopping
+    if workers and streams:
+        reports = cluster_reports(*names, streams)
+    else:
+        reports = process_reports(*names) if workers else inline_reports(*names)
     for decisions, shard in reports:
         done, rows = done + (decisions > 0), rows + decisions
         if shard:
