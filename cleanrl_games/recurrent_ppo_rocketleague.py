@@ -13,6 +13,7 @@ An actor plays the same number of cars in every stage, so that 1v1, 2v2 and 3v3 
 """
 
 import contextlib
+import csv
 import dataclasses
 import difflib
 import json
@@ -22,6 +23,7 @@ import signal
 import sys
 import time
 import traceback
+from functools import cache
 from itertools import pairwise
 from multiprocessing import connection
 from pathlib import Path
@@ -37,9 +39,9 @@ import torch.multiprocessing as mp
 import torch.nn as nn
 
 from cleanrl_games.envs.rocketleague import NUM_ACTIONS, NUM_OBS, RocketLeagueVecEnv, contract
-from cleanrl_games.envs.rocketleague.evaluation import Player, rating_match, touch_metrics  # noqa: F401 (for the tools)
-from cleanrl_games.envs.rocketleague.ratings import PINNED, expected_score, new_rating
-from cleanrl_games.envs.rocketleague.scripted import PLAYERS, ScriptedPlayer
+from cleanrl_games.envs.rocketleague.evaluation import Player, touch_metrics
+from cleanrl_games.envs.rocketleague.match import play_kickoffs
+from cleanrl_games.envs.rocketleague.scripted import PINNED, PLAYERS, ScriptedPlayer
 from cleanrl_games.envs.rocketleague.states import check_team_sizes
 from cleanrl_games.runtime import central_inference, models, ray_actors, shared_memory
 from cleanrl_games.runtime.checkpoints import load_checkpoint, restore, save_checkpoint, say_how_to_go_on
@@ -1031,6 +1033,100 @@ def inference_main(args, broadcast, device, channels):
         return agent.act(obs, masks, states, generator)
 
     central_inference.serve(channels, act, device)
+
+
+# -------------------------------------------------------------------------------------------------------------- ratings
+#
+# A rating is a dict: name, elo, mu, sigma, games, wins. Elo says who is stronger; openskill also says how sure that is,
+# and counts a team as its players. A goal is rated and a tie is not: were it worth half, one who keeps far from the
+# ball would be rated towards its opponent, however strong that is.
+
+ELO_K = 16.0
+TIE = 0.5
+GAME_COLUMNS = (
+    "global_step",
+    "stage",
+    "team_size",
+    "player",
+    "opponent",
+    "side",
+    "score",
+    "seconds",
+    "player_elo",
+    "opponent_elo",
+)
+
+
+@cache
+def skill_model():
+    from openskill.models import PlackettLuce  # takes a while, and actors never rate
+
+    return PlackettLuce()
+
+
+def new_rating(name, elo):
+    return {"name": name, "elo": elo, "mu": skill_model().mu, "sigma": skill_model().sigma, "games": 0, "wins": 0.0}
+
+
+def expected_score(elo, opponent_elo):
+    return 1.0 / (1.0 + 10.0 ** ((np.asarray(opponent_elo) - elo) / 400.0))
+
+
+def rate_match(player, opponent, scores, team_size):
+    """Moves both ratings by these scores of `player`, goal by goal; scripted players keep their Elo, and a tie (0.5)
+    moves nothing → [(Elo, opponent's Elo)] after each game"""
+    model, course = skill_model(), []
+    for score in scores:
+        if score == TIE:
+            course.append((player["elo"], opponent["elo"]))
+            continue
+        change = ELO_K * (float(score) - float(expected_score(player["elo"], opponent["elo"])))
+        teams = [[model.rating(side["mu"], side["sigma"]) for _ in range(team_size)] for side in (player, opponent)]
+        rated = model.rate(teams, scores=[float(score), 1 - float(score)])
+        for side, team, sign, points in zip((player, opponent), rated, (1, -1), (score, 1 - score)):
+            if side["name"] not in PINNED:
+                side["elo"] += sign * change
+            side["mu"], side["sigma"] = team[0].mu, team[0].sigma
+            side["games"], side["wins"] = side["games"] + 1, side["wins"] + float(points)
+        course.append((player["elo"], opponent["elo"]))
+    return course
+
+
+def append_games(path, global_step, stage, team_size, player, opponent, scores, seconds, course):
+    """One line per game. Even games are played as blue, odd ones as orange, as `play_kickoffs` has it."""
+    with open(path, "a", newline="") as file:
+        writer = csv.writer(file)
+        if not file.tell():
+            writer.writerow(GAME_COLUMNS)
+        for i, (score, time, elos) in enumerate(zip(scores, seconds, course)):
+            side = "orange" if i % 2 else "blue"
+            numbers = [float(score), round(float(time), 2), *(round(elo, 1) for elo in elos)]
+            writer.writerow([global_step, stage, team_size, player, opponent, side, *numbers])
+
+
+def rating_match(args, agent, rating, opponent, opponent_rating, team_size, seed, folder, global_step, stage):
+    """Kickoffs with sides swapped, against a scripted player (by name) or another agent → scores
+
+    Both ratings move; every game is a line in the folder's games.csv, and one against `rule` a GIF under
+    --capture-video."""
+    other = ScriptedPlayer(opponent, seed) if isinstance(opponent, str) else Player(opponent, seed + 1)
+    video = folder / "videos" / f"{global_step}.gif" if args.capture_video and opponent == "rule" else ""
+    if video:
+        video.parent.mkdir(exist_ok=True)
+    settings = {
+        "action_repeat": args.action_repeat,
+        "max_seconds": args.eval_seconds,
+        "no_touch_seconds": args.eval_seconds,
+    }
+    settings |= {"mesh_dir": args.mesh_dir, "generated_meshes": args.generated_meshes}
+    scores, lengths = play_kickoffs(Player(agent, seed), other, args.eval_episodes, seed, team_size, video, **settings)
+    course, seconds = (
+        rate_match(rating, opponent_rating, scores, team_size),
+        lengths * args.action_repeat / contract.TICK_RATE,
+    )
+    names = rating["name"], opponent_rating["name"]
+    append_games(folder / "games.csv", global_step, stage, team_size, *names, scores, seconds, course)
+    return scores
 
 
 # --------------------------------------------------------------------------------------------------------------- league

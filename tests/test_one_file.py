@@ -64,7 +64,6 @@ STEPS = {
             "rocketleague/vec_env.py",
             "rocketleague/observations.py",
             "rocketleague/rewards.py",
-            "rocketleague/ratings.py",
         },
     ),
     "rnad_vgc_portfolio": (

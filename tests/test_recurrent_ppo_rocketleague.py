@@ -20,7 +20,7 @@ import RocketSim
 import torch
 
 from cleanrl_games import recurrent_ppo_rocketleague as script
-from cleanrl_games.envs.rocketleague import NUM_ACTIONS, NUM_OBS, contract, ratings, states
+from cleanrl_games.envs.rocketleague import NUM_ACTIONS, NUM_OBS, contract, states
 from cleanrl_games.envs.rocketleague.observations import POSITION
 from cleanrl_games.runtime import central_inference
 from cleanrl_games.runtime.checkpoints import load_checkpoint
@@ -318,17 +318,17 @@ def test_weak_members_leave_and_anchors_never():
 
 def test_ratings_move_and_anchors_hold(tmp_path):
     agent, rule, other = (
-        ratings.new_rating(name, elo) for name, elo in (("agent", 1500.0), ("rule", 1500.0), ("past", 1900.0))
+        script.new_rating(name, elo) for name, elo in (("agent", 1500.0), ("rule", 1500.0), ("past", 1900.0))
     )
-    assert ratings.rate_match(agent, rule, [1.0], 1) == [(1508.0, 1500.0)]
+    assert script.rate_match(agent, rule, [1.0], 1) == [(1508.0, 1500.0)]
     assert rule["elo"] == 1500.0 and agent["mu"] > rule["mu"] and agent["sigma"] < 25 / 3
     before = agent["elo"]
-    course = ratings.rate_match(agent, other, [0.0, 1.0], 2)
+    course = script.rate_match(agent, other, [0.0, 1.0], 2)
     assert agent["elo"] - before == pytest.approx(1900.0 - other["elo"]) and course[-1] == (agent["elo"], other["elo"])
-    assert course[0][0] - before == pytest.approx(-16 * float(ratings.expected_score(before, 1900.0)))
+    assert course[0][0] - before == pytest.approx(-16 * float(script.expected_score(before, 1900.0)))
     assert (agent["games"], agent["wins"], other["wins"]) == (3, 2.0, 1.0)
-    ratings.append_games(tmp_path / "games.csv", 7, "1v1", 2, "agent", "past", [0.0, 0.5], [3.0, 60.0], course)
-    ratings.append_games(tmp_path / "games.csv", 8, "1v1", 2, "agent", "rule", [1.0], [3.0], [(1.0, 2.0)])
+    script.append_games(tmp_path / "games.csv", 7, "1v1", 2, "agent", "past", [0.0, 0.5], [3.0, 60.0], course)
+    script.append_games(tmp_path / "games.csv", 8, "1v1", 2, "agent", "rule", [1.0], [3.0], [(1.0, 2.0)])
     rows = list(csv.DictReader((tmp_path / "games.csv").open()))
     assert [row["side"] for row in rows] == ["blue", "orange", "blue"] and [row["score"] for row in rows] == [
         "0.0",
@@ -338,13 +338,13 @@ def test_ratings_move_and_anchors_hold(tmp_path):
 
 
 def test_ties_move_no_rating():
-    agent, rule = ratings.new_rating("agent", 850.0), ratings.new_rating("rule", 1500.0)
-    course = ratings.rate_match(agent, rule, [0.5] * 68, 1)
+    agent, rule = script.new_rating("agent", 850.0), script.new_rating("rule", 1500.0)
+    course = script.rate_match(agent, rule, [0.5] * 68, 1)
     assert (
         agent["elo"] == 850.0 and agent["mu"] == rule["mu"] and agent["games"] == 0 and course == [(850.0, 1500.0)] * 68
     )
-    ratings.rate_match(agent, rule, [0.5, 1.0, 0.5], 1)
-    assert agent["elo"] == 850.0 + 16 * (1 - float(ratings.expected_score(850.0, 1500.0)))
+    script.rate_match(agent, rule, [0.5, 1.0, 0.5], 1)
+    assert agent["elo"] == 850.0 + 16 * (1 - float(script.expected_score(850.0, 1500.0)))
 
 
 def test_a_stage_is_passed_by_a_confident_measure():

@@ -443,7 +443,7 @@ def test_positional_player_holds_its_place_and_chaser_does_not():
 
 
 def test_scripted_players_stand_in_the_order_of_their_ratings():
-    from cleanrl_games.envs.rocketleague.ratings import PINNED
+    from cleanrl_games.envs.rocketleague.scripted import PINNED
 
     assert set(PINNED) == set(PLAYERS) and PINNED["rule"] == 1500.0
     order = sorted(PINNED, key=PINNED.get)

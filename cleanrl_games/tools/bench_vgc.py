@@ -1,9 +1,7 @@
 """How fast, and how true, the VGC environment is. The last line of every mode is one JSON object.
 
-    python cleanrl_games/tools/bench_vgc.py               speed: ours, the bare simulator, poke-env over a websocket
-      server
-    python cleanrl_games/tools/bench_vgc.py --masks       20,000 masked-random decisions with adversarial teams, and the
-      reverse
+    python cleanrl_games/tools/bench_vgc.py               speed: ours, the bare simulator, poke-env on a websocket
+    python cleanrl_games/tools/bench_vgc.py --masks       20,000 masked-random decisions, adversarial teams; the reverse
     python cleanrl_games/tools/bench_vgc.py --identity    200 seeded battles per format, faster dispatch against stock
     python cleanrl_games/tools/bench_vgc.py --endurance   5,000 battles: memory and speed, first tenth against last
 

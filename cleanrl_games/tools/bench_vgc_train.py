@@ -3,10 +3,8 @@ they take.
 
     python cleanrl_games/tools/bench_vgc_train.py          also the last part of `benchmark.sh speed vgc`
 
-    1. num_workers processes, each with ppo_vgc_mdbo.py's own environment (same format, teams, opponents), random legal
-      play
-    2. each script with its defaults; the first updates are not counted. Figures of rnad_vgc_portfolio.py begin with
-      rnad_
+    1. num_workers processes, each with ppo_vgc_mdbo.py's own environment (same format, teams, opponents), random play
+    2. each script with its defaults; the first updates are not counted. rnad_vgc_portfolio.py's figures: rnad_…
 
 train_fraction_of_env compares processor seconds per decision over all processes, so that neighbours do not count: 0.5
 means that inference and learning together cost as much as the simulator, its features and the scripted opponents.

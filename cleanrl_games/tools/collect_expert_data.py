@@ -5,10 +5,8 @@
       → 0 … 9
     python cleanrl_games/tools/collect_expert_data.py --expert human                        # Z X Enter RShift arrows A
       S; Esc stops
-    python cleanrl_games/tools/collect_expert_data.py --expert runs/<run>                   # or a model.zip, or
-      weights.pth
-    python cleanrl_games/tools/collect_expert_data.py --replay expert_data/pokemon_quest    # plays the buttons again,
-      compares every frame
+    python cleanrl_games/tools/collect_expert_data.py --expert runs/<run>                   # or model.zip, weights.pth
+    python cleanrl_games/tools/collect_expert_data.py --replay expert_data/pokemon_quest    # compares every frame
     python cleanrl_games/tools/collect_expert_data.py --to-minari gba/quest-v0              # and --from-minari
 
 Several emulators play at once. A file appears when its episode is whole; Ctrl-C leaves no half of one.

@@ -2,8 +2,7 @@
 whom.
 
     python cleanrl_games/tools/league.py runs/<run> [--output FOLDER]
-    python cleanrl_games/tools/league.py --pin 200          # plays the scripted players against each other and prints
-      their ratings
+    python cleanrl_games/tools/league.py --pin 200          # what the scripted players' ratings should be
 
 Everything comes from the run's games.csv, one line per rating match. FOLDER (the run's league/ unless given) gets
 members.csv, ratings.csv (Elo and openskill after every evaluation), wins.csv (goals won, tied and lost of each pair)
@@ -26,7 +25,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 import tyro
 
-from cleanrl_games.envs.rocketleague.ratings import COLUMNS, PINNED, TIE, fit_elo, new_rating, rate_match
+from cleanrl_games.envs.rocketleague.scripted import PINNED
+from cleanrl_games.recurrent_ppo_rocketleague import GAME_COLUMNS, TIE, new_rating, rate_match
 from cleanrl_games.runtime.errors import BadInput, end_in_sentences
 from cleanrl_games.runtime.files import write_atomically
 
@@ -48,6 +48,24 @@ class Args:
 # -------------------------------------------------------------------------------------------------------- a run's games
 
 
+def fit_elo(wins, fixed, elo=1500.0):
+    """Most likely Elos of players who won so many goals of each other (wins[i, j]: of i against j), with player number
+    `fixed` at `elo`.
+
+    Zermelo's iteration. Half a goal for either side is added to each pair that met, so that one who never scored is
+    rated as far down as so many games can show, not infinitely."""
+    met = (wins + wins.T) > 0
+    wins = wins + 0.5 * met
+    games, strength = wins + wins.T, np.ones(len(wins))
+    for _ in range(10_000):
+        before = strength
+        strength = wins.sum(1) / (games / (strength[:, None] + strength)).sum(1)
+        strength /= strength[fixed]
+        if np.abs(np.log(strength / before)).max() < 1e-10:
+            break
+    return elo + 400 * np.log10(strength)
+
+
 def read_games(path):
     """games.csv → [{column: value}], numbers as numbers; a sentence for what is not such a file"""
     if not path.is_file():
@@ -65,13 +83,13 @@ def read_games(path):
     games = []
     with open(path, newline="") as file:
         reader = csv.DictReader(file)
-        if tuple(reader.fieldnames or ()) != COLUMNS:
+        if tuple(reader.fieldnames or ()) != GAME_COLUMNS:
             raise BadInput(
-                f"{path} has the columns {reader.fieldnames}, not those of a run's games.csv: {', '.join(COLUMNS)}."
+                f"{path} has the columns {reader.fieldnames}, not those of games.csv: {', '.join(GAME_COLUMNS)}."
             )
         for line in reader:
             try:
-                game = {name: kinds.get(name, str)(line[name]) for name in COLUMNS}
+                game = {name: kinds.get(name, str)(line[name]) for name in GAME_COLUMNS}
             except (TypeError, ValueError):
                 raise BadInput(f"Line {reader.line_num} of {path} is not a game: {line}.") from None
             if game["score"] not in (0.0, TIE, 1.0) or not 1 <= game["team_size"] <= 3:

@@ -1,8 +1,7 @@
 """Do the tests notice a wrong line? Puts one small fault at a time into a copy of the project and runs the tests that
 should see it.
 
-    python cleanrl_games/tools/mutants.py                 all of tests/mutants.yaml (./benchmark.sh mutants does the
-      same)
+    python cleanrl_games/tools/mutants.py                 all of tests/mutants.yaml, as ./benchmark.sh mutants
     python cleanrl_games/tools/mutants.py --only rnad     those whose file or name has this in it
 
 A mutant is {name, file, old, new, tests}: `old` stands exactly once in the file. It is noticed if one of its tests

@@ -1,8 +1,7 @@
 """What bounds a script on this machine, and which numbers of workers, players and decisions per rollout suit it.
 
     python cleanrl_games/tools/profile.py rnad_vgc_portfolio                 a spell with the script's own settings
-    python cleanrl_games/tools/profile.py rnad_vgc_portfolio --sweep         and with others; writes a config.yaml of
-      the fastest
+    python cleanrl_games/tools/profile.py rnad_vgc_portfolio --sweep         and with others; keeps the fastest
 
 Each spell starts the script as a user would, waits until it has learned for a while, reads what it logs (metrics.jsonl)
 and what its processes use, and stops it with SIGTERM. A setting is recommended only if it beats the script's own in a

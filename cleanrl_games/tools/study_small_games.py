@@ -1,8 +1,7 @@
 """What the losses of rnad_vgc_portfolio.py do on games whose exploitability is exact: Kuhn, Leduc, liar's dice,
 rock-paper-scissors.
 
-    python cleanrl_games/tools/study_small_games.py --study verify     what the maths must reach (also `benchmark.sh
-      learn rnad`)
+    python cleanrl_games/tools/study_small_games.py --study verify     what the maths must reach
     python cleanrl_games/tools/study_small_games.py --study full       every table of docs/rnad_small_games.md
 
 A game of OpenSpiel becomes arrays over the nodes of its tree, so that hundreds of games are played in a few NumPy

@@ -1,11 +1,9 @@
 """Watch a model play, see what it thinks, and play against it: one page for all games.
 
-    python cleanrl_games/tools/watch.py runs/<run>                        a run, also one that is training: takes up
-      each new model
+    python cleanrl_games/tools/watch.py runs/<run>                        a run, also one that is still training
     python cleanrl_games/tools/watch.py runs/<run> --against heuristics   or another run, a model.zip, "self"
     python cleanrl_games/tools/watch.py runs/<run> --play                 you against it
-    python cleanrl_games/tools/watch.py runs/<run> --save game.html       one game as a page that needs nothing else; or
-      game.gif
+    python cleanrl_games/tools/watch.py runs/<run> --save game.html       one game as one page; or game.gif
     python cleanrl_games/tools/watch.py battle.log --save battle.html     any Showdown log
 
 The page is on 127.0.0.1 and asks nobody else for anything.

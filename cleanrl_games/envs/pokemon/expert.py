@@ -7,8 +7,7 @@
 
 It keeps nothing between calls, so it can be asked in any state (a student's, say) and answers for that one.
 
-    python -m cleanrl_games.envs.pokemon.expert [--worlds 256] [--random] [--max-steps 400]    # how far it gets, or
-      chance does
+    python -m cleanrl_games.envs.pokemon.expert [--worlds 256] [--random] [--max-steps 400]    # how far it gets
 """
 
 import argparse

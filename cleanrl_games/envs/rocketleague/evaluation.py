@@ -1,13 +1,11 @@
-"""A script's policy as a player, its rating matches, how often it touches the ball. Nothing here is seen by a learner.
+"""A script's policy as a player, and how often it touches the ball. Nothing here is seen by a learner.
 
 A policy has `state_size` and `act`, as the `Agent` of recurrent_ppo_rocketleague.py.
 """
 
 import torch
 
-from .contract import TICK_RATE
-from .match import play_kickoffs, touches_per_minute
-from .ratings import append_games, rate_match
+from .match import touches_per_minute
 from .scripted import ScriptedPlayer
 
 
@@ -34,28 +32,6 @@ class Player:
             self.deterministic,
         )
         actions[rows] = chosen.numpy()
-
-
-def rating_match(args, agent, rating, opponent, opponent_rating, team_size, seed, folder, global_step, stage):
-    """Kickoffs with sides swapped, against a scripted player (by name) or another agent → scores
-
-    Both ratings move; every game is a line in the folder's games.csv, and one against `rule` a GIF under
-    --capture-video."""
-    other = ScriptedPlayer(opponent, seed) if isinstance(opponent, str) else Player(opponent, seed + 1)
-    video = folder / "videos" / f"{global_step}.gif" if args.capture_video and opponent == "rule" else ""
-    if video:
-        video.parent.mkdir(exist_ok=True)
-    settings = {
-        "action_repeat": args.action_repeat,
-        "max_seconds": args.eval_seconds,
-        "no_touch_seconds": args.eval_seconds,
-    }
-    settings |= {"mesh_dir": args.mesh_dir, "generated_meshes": args.generated_meshes}
-    scores, lengths = play_kickoffs(Player(agent, seed), other, args.eval_episodes, seed, team_size, video, **settings)
-    course, seconds = rate_match(rating, opponent_rating, scores, team_size), lengths * args.action_repeat / TICK_RATE
-    names = rating["name"], opponent_rating["name"]
-    append_games(folder / "games.csv", global_step, stage, team_size, *names, scores, seconds, course)
-    return scores
 
 
 def touch_metrics(agent, make_env, seed):

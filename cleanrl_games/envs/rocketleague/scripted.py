@@ -264,6 +264,8 @@ def chaser(s):
 
 MOVES = {"rule": rule, "aerial": aerial, "positional": positional, "chaser": chaser}
 PLAYERS = ("rule", "random", "aerial", "positional", "chaser")
+# Their Elo. `rule` is the fixed point, the others by `tools/league.py --pin 200`: every pair in 1v1, goals only.
+PINNED = {"rule": 1500.0, "aerial": 1706.4, "positional": 1594.0, "chaser": 1185.5, "random": 609.4}
 
 
 class ScriptedPlayer:
