@@ -11,7 +11,9 @@
 A rollout holds T ticks of F fights with both fighters, so that the critic of one can look into the other's hand.
 """
 
+import contextlib
 import dataclasses
+import difflib
 import math
 import os
 import signal
@@ -22,7 +24,7 @@ from itertools import pairwise
 from multiprocessing import connection
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # before torch: AMX bf16 crashes on some machines
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -35,25 +37,27 @@ import torch.nn.functional as F
 
 from cleanrl_games.envs.osrs import Baseline, NHVecEnv, contract
 from cleanrl_games.envs.osrs.baselines import BASELINES, ELO, LADDER
+from cleanrl_games.envs.osrs.contract import (
+    HEAD_OFFSETS,
+    HEAD_SIZES,
+    NUM_CRITIC_OBS,
+    NUM_HEADS,
+    NUM_LOGITS,
+    NUM_OBS,
+    REWARD_TERMS,
+)
 from cleanrl_games.envs.osrs.evaluation import Player, evaluate  # noqa: F401 (for the tools)
+from cleanrl_games.envs.osrs.loadouts import find_loadouts
 from cleanrl_games.runtime import models, ray_actors, shared_memory
 from cleanrl_games.runtime.checkpoints import load_checkpoint, restore, save_checkpoint, say_how_to_go_on
 from cleanrl_games.runtime.device import maybe_compile, set_up
 from cleanrl_games.runtime.errors import BadInput, RunFailed
-from cleanrl_games.runtime.files import make_run_folder
+from cleanrl_games.runtime.files import keep_models, make_run_folder, script_source
 from cleanrl_games.runtime.logger import Logger
-from cleanrl_games.runtime.metrics import loss_metrics, result_metrics, time_metrics
-from cleanrl_games.runtime.settings import Count, Size, parse_args
+from cleanrl_games.runtime.metrics import time_metrics
+from cleanrl_games.runtime.settings import Count, Fraction, NonNegative, Positive, Size, parse_args
 from cleanrl_games.runtime.shared_memory import Broadcast, from_flat, load_members, share_all, to_flat
 from cleanrl_games.runtime.stopping import check_finite, progress, stop_on_signals
-
-NUM_OBS, NUM_CRITIC_OBS, NUM_HEADS, NUM_LOGITS = (
-    contract.NUM_OBS,
-    contract.NUM_CRITIC_OBS,
-    contract.NUM_HEADS,
-    contract.NUM_LOGITS,
-)
-HEAD_SIZES, HEAD_OFFSETS, REWARD_TERMS = contract.HEAD_SIZES, contract.HEAD_OFFSETS, contract.REWARD_TERMS
 
 # Named sets of values; a flag or a config file overrides them. `fast`, the default, is what the defaults below say: a
 # network small enough that two CPU cores play and learn tens of thousands of ticks a second. `core` is the public
@@ -70,9 +74,38 @@ PRESETS = {
     "exploiter": {"self_play": "exploiter", "self_fraction": 0.0, "self_fraction_final": 0.0, "scripted_fraction": 0.0},
 }  # fmt: skip
 
+# What each of the environment's reward terms (contract.REWARD_TERMS) is worth, as in the public project's preset.
+REWARDS = {
+    "ko": 1.0,
+    "death": -1.0,
+    "tie": -0.2,
+    "damage_dealt": 0.25,
+    "damage_received": -0.25,
+    "healed": 0.25,
+    "target_healed": -0.25,
+    "wasted_food": -1.25,
+    "food_left": -0.25,
+    "target_food_left": 0.25,
+    "prayer_correct": 0.025,
+    "prayer_wrong": -0.025,
+    "hit_off_prayer": 0.025,
+    "hit_on_prayer": -0.025,
+    "frozen": -0.004,
+    "target_frozen": 0.004,
+    "no_prayer": -0.01,
+    "smite_dealt": 0.025,
+    "smite_received": -0.025,
+    "health_preserved": 0.0,
+}
+REWARD_CLIP = 10.0  # of rewards after division by the std of discounted returns
+FREEZE_SHRINKS_TO, FREEZE_UPDATES = 0.75, 300  # the two freeze rewards shrink to this share of themselves
+NOVELTY_UPDATES = 200  # over which the novelty reward goes to 0
+ANNEAL_UPDATES = 1000  # over which entropy bonus and share of self-play go to their final values
+
 
 @dataclasses.dataclass
 class Args:
+    env_id = "osrs-nh"  # in the name of the run's folder
     # --- experiment
     exp_name: str = Path(__file__).stem
     """the name of this experiment"""
@@ -113,8 +146,6 @@ class Args:
     is too small)"""
 
     # --- environment
-    env_id: str = "osrs-nh"
-    """name of the game in the run's folder"""
     server: str = ""
     """HOST:PORT of a simulation server to train on, instead of the simulator; its loadouts are the server's business"""
     loadouts: tuple[str, ...] = ("lms_med",)
@@ -123,101 +154,55 @@ class Args:
     """a YAML file of your own loadouts, empty = the shipped one"""
     mirror: bool = True
     """both fighters of a fight have the same loadout"""
-    max_ticks: int = 1000
+    max_ticks: Size = 1000
     """a fight longer than this is truncated (600 ms a tick)"""
-    reward_ko: float = 1.0
-    """reward: the target died"""
-    reward_death: float = -1.0
-    """reward: the agent died"""
-    reward_tie: float = -0.2
-    """reward: both died"""
-    reward_damage_dealt: float = 0.25
-    """reward per share of the target's HP, when the hit is rolled"""
-    reward_damage_received: float = -0.25
-    """reward per share of own HP, when the hit is rolled"""
-    reward_healed: float = 0.25
-    """reward per share of own HP healed by spells"""
-    reward_target_healed: float = -0.25
-    """reward per share of the target's HP healed by spells"""
-    reward_wasted_food: float = -1.25
-    """reward per share of HP that food would have healed above the maximum"""
-    reward_food_left: float = -0.25
-    """reward at death for what was left to eat: scale × (scale + 1.2)^1.5"""
-    reward_target_food_left: float = 0.25
-    """the same for the target's"""
-    reward_prayer_correct: float = 0.025
-    """reward: the right overhead prayer met an attack (× attack speed / 5)"""
-    reward_prayer_wrong: float = -0.025
-    """reward: the wrong one did"""
-    reward_hit_off_prayer: float = 0.025
-    """reward: an attack the target did not pray against"""
-    reward_hit_on_prayer: float = -0.025
-    """reward: one that it did"""
-    reward_frozen: float = -0.004
-    """reward per new tick of being frozen"""
-    reward_target_frozen: float = 0.004
-    """reward per new tick of freezing the target"""
-    reward_frozen_final_scale: float = 0.75
-    """the two freeze rewards shrink to this share of themselves over 300 updates"""
-    reward_no_prayer: float = -0.01
-    """reward per tick without prayer points"""
-    reward_smite_dealt: float = 0.025
-    """reward per share of HP dealt under smite"""
-    reward_smite_received: float = -0.025
-    """the same received"""
-    reward_health_preserved: float = 0.0
-    """reward per share of HP left at a win"""
-    novelty: float = 2.5e-4
-    """reward per unit of Σ max(|z| - 1, 0) over the normalised observations"""
-    novelty_updates: int = 200
-    """updates over which the novelty reward goes to 0"""
+    reward_weights: tuple[str, ...] = ()
+    """weights that override REWARDS, as in ko=2 tie=0"""
+    novelty: NonNegative = 2.5e-4
+    """reward per unit of Σ max(|z| - 1, 0) over the normalised observations; goes to 0"""
 
     # --- actors
-    num_workers: int = 1
+    num_workers: Count = 1
     """actor processes; 0 = inline in the learner's process, deterministic"""
-    num_envs: int = 512
+    num_envs: Size = 512
     """fights per actor"""
-    num_steps: int = 32
+    num_steps: Size = 32
     """ticks per rollout; short ones keep the update that a rollout is behind small"""
     ray_address: str = ""
     """run the actors on this Ray cluster ("auto", "127.0.0.1:6379", …)"""
 
     # --- algorithm
-    total_timesteps: int = 100_000_000
+    total_timesteps: Size = 100_000_000
     """agent-steps to train for"""
-    max_minutes: float = 0.0
+    max_minutes: NonNegative = 0.0
     """stop after this many minutes, 0 = no limit"""
-    learning_rate: float = 5e-4
+    learning_rate: Positive = 5e-4
     """Adam's step size"""
-    learning_rate_final: float = 1e-4
+    learning_rate_final: NonNegative = 1e-4
     """its value at the end of the run (linear)"""
-    gamma: float = 0.995
+    gamma: Fraction = 0.995
     """discount"""
-    gae_lambda: float = 0.95
+    gae_lambda: Fraction = 0.95
     """lambda of generalised advantage estimation"""
-    minibatch_size: int = 2048
+    minibatch_size: Size = 2048
     """agent-steps per gradient step"""
-    update_epochs: int = 1
+    update_epochs: Size = 1
     """passes over a rollout"""
     norm_adv: bool = True
     """normalise advantages per minibatch"""
-    clip_coef: float = 0.2
+    clip_coef: Positive = 0.2
     """PPO's clip"""
-    ent_coef: float = 0.01
+    ent_coef: NonNegative = 0.01
     """entropy bonus"""
-    ent_coef_final: float = 0.001
-    """its value after ent_coef_updates"""
-    ent_coef_updates: int = 1000
-    """updates over which the entropy bonus goes to its final value"""
-    vf_coef: float = 0.5
+    ent_coef_final: NonNegative = 0.001
+    """its value after ANNEAL_UPDATES"""
+    vf_coef: NonNegative = 0.5
     """weight of the value loss"""
-    max_grad_norm: float = 0.5
+    max_grad_norm: Positive = 0.5
     """gradient clip"""
-    reward_clip: float = 10.0
-    """clip of rewards after division by the std of discounted returns"""
-    hidden_size: int = 128
+    hidden_size: Size = 128
     """width of the actor's and the critic's two layers"""
-    head_size: int = 32
+    head_size: Size = 32
     """width of each action head's two layers"""
 
     # --- self-play
@@ -226,33 +211,33 @@ class Args:
     (--opponent), the newest snapshot; exploiter = a fixed model, and join its league at the end"""
     opponent: str = ""
     """model.zip or run folder of a fixed opponent, for training against it"""
-    self_fraction: float = 0.4
+    self_fraction: Fraction = 0.4
     """share of fights against oneself at the start"""
-    self_fraction_final: float = 0.3
-    """and after fraction_anneal_updates"""
-    fraction_anneal_updates: int = 1000
-    """updates over which the share changes"""
-    scripted_fraction: float = 0.4
+    self_fraction_final: Fraction = 0.3
+    """and after ANNEAL_UPDATES"""
+    scripted_fraction: Fraction = 0.4
     """share of fights against scripted players"""
     opponents: tuple[str, ...] = ("ladder",)
     """scripted players to fight, by name; ladder = all rungs. Whom the agent rarely beats is met more often"""
-    snapshot_frequency: int = 40
+    snapshot_frequency: Count = 40
     """updates between snapshots for the league, 0 = none"""
-    league_size: int = 32
+    league_size: Size = 32
     """members of the league; beyond that the easiest leaves"""
-    guests: int = 3
+    opponents_at_once: Size = 3
     """league members an actor fights at a time (one batched forward pass each)"""
 
     # --- evaluation and checkpoints
-    eval_frequency: int = 200
+    eval_frequency: Count = 200
     """updates between evaluations against the scripted players, each with a model in the run's folder; 0 = only at the
     end"""
-    eval_episodes: int = 200
+    eval_episodes: Size = 200
     """fights per evaluation and opponent"""
-    checkpoint_frequency: int = 100
+    checkpoint_frequency: Size = 100
     """updates between checkpoints"""
     capture_video: bool = False
     """a GIF of a fight with each evaluation"""
+    keep_models: Count = 50
+    """the newest so many models/*.zip of a run are kept, and the best; 0 = all"""
 
 
 # ------------------------------------------------------------------------------------------------------------- networks
@@ -475,6 +460,24 @@ def ppo_losses(logprob, old_logprob, advantages, values, returns, clip_coef):
     return policy_loss, value_loss, stats
 
 
+def reward_weights(overrides=()):
+    """REWARDS and `name=value` overrides → (20,)"""
+    chosen = dict(REWARDS)
+    for text in overrides:
+        name, _, value = text.partition("=")
+        if name not in REWARDS:
+            close = difflib.get_close_matches(name, REWARDS, n=1)
+            said = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(REWARDS)}."
+            raise BadInput(f"--reward-weights: unknown reward {name!r}, {said}")
+        try:
+            chosen[name] = float(value)
+        except ValueError:
+            chosen[name] = math.nan
+        if not math.isfinite(chosen[name]):
+            raise BadInput(f"--reward-weights: write name=value with a finite number, as in ko=2; found {text!r}.")
+    return torch.tensor([chosen[term] for term in REWARD_TERMS])
+
+
 def minibatches(indices, size):
     """In random order, in parts of nearly equal size: a lone row left over would have no standard deviation to divide
     by."""
@@ -498,9 +501,13 @@ def elo_update(rating, reference, score, k=16.0):
 
 # --------------------------------------------------------------------------------------------------------------- actors
 
-SELF, LEAGUE, SCRIPTED = range(3)
+SELF, LEAGUE, SCRIPTED = range(3)  # whom a fight is against
 SCORES = np.array([0.5, 1.0, 0.0, 0.5])  # of fighter 0, by the simulator's result: truncated, won, lost, tied
 MAX_EPISODES = 4096  # per rollout
+# Of each fight that ended: SELF, LEAGUE or SCRIPTED; the league member's id or the scripted player's number; the score
+# as the learner sees it; ticks
+EPISODE_FIELDS = ("kind", "opponent", "score", "length")
+TIMES = ("rollout_time", "inference_time", "simulator_time")  # of a rollout, in seconds
 
 
 def make_storage(args):
@@ -517,8 +524,8 @@ def make_storage(args):
         "terminated": torch.zeros(args.num_steps, args.num_envs, 1, dtype=torch.bool),
         "truncated": torch.zeros(args.num_steps, args.num_envs, 1, dtype=torch.bool),
         "trained": torch.zeros(shape, dtype=torch.bool),  # whether the learner's own policy acted here
-        "episodes": torch.zeros(MAX_EPISODES, 4),  # kind, league member, score, length
-        "info": torch.zeros(5, dtype=torch.float64),  # version, episodes, seconds of: rollout, inference, simulator
+        **{f"episode_{name}": torch.zeros(MAX_EPISODES) for name in EPISODE_FIELDS},
+        **{name: torch.zeros((), dtype=torch.float64) for name in ("version", "num_episodes", *TIMES)},
     }
 
 
@@ -550,6 +557,14 @@ def make_env(args, seed):
         raise BadInput(f"--server {args.server}: {error}") from None
 
 
+class Matchmaking(NamedTuple):
+    """Whom the fights of a rollout are against."""
+
+    shares: np.ndarray  # (3,) of SELF, LEAGUE, SCRIPTED
+    members: list[int]  # ids of the league members that may be met
+    bot_chances: np.ndarray  # of each scripted player
+
+
 class Actor:
     """Plays fights and writes them down. Knows nothing of processes or Ray: the same class runs inline and anywhere
     else."""
@@ -557,66 +572,72 @@ class Actor:
     def __init__(self, args, index):
         seed = args.seed * 1000 + index
         self.args = args
-        self.rng, self.generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
+        self.rng = np.random.default_rng(seed)
+        self.generator = torch.Generator().manual_seed(seed)
         self.env = make_env(args, seed)
         self.bots = [Baseline(name, 2 * args.num_envs, seed) for name in scripted_players(args)]
         self.agent = make_agent(vars(args)).eval()
-        self.members = {}  # serial number of a league member → its policy, copied when first needed
+        self.members = {}  # id of a league member → its policy, copied when first needed
         self.kind = np.full(args.num_envs, -1)  # per fight; -1 = none chosen yet
-        self.member = np.full(args.num_envs, -1)  # the id of a league member, or the number of a scripted player
+        self.opponent = np.full(args.num_envs, -1)  # the id of a league member, or the number of a scripted player
         self.side = np.zeros(args.num_envs, np.int64)  # which fighter the learner is, unless it is both
         self.actions = np.zeros((2 * args.num_envs, NUM_HEADS), np.int64)
 
     def pull_weights(self, broadcast):
-        """Takes the newest weights and draws the league members to fight in this rollout → (version, shares of kinds,
-        guests)"""
+        """Takes the newest weights and draws the league members to fight in this rollout → (version, Matchmaking)"""
         with broadcast.lock:
             from_flat(self.agent, broadcast.weights)
             version = broadcast.version
-            self_share, scripted_share = (float(broadcast.numbers[name]) for name in ("self_share", "scripted_share"))
-            ids, chances = (broadcast.members[name].numpy().copy() for name in ("policy_id", "chance"))
+            self_share = float(broadcast.numbers["self_share"])
+            scripted_share = float(broadcast.numbers["scripted_share"])
             bot_chances = broadcast.numbers["bot_chances"].numpy().copy()
-            guests = []
+            ids = broadcast.members["policy_id"].numpy().copy()
+            chances = broadcast.members["chance"].numpy().copy()
+            members = []
             if chances.sum() > 0:
-                guests = (
-                    np.unique(self.rng.choice(ids, self.args.guests, p=chances / chances.sum())).astype(int).tolist()
-                )
-            self.members = load_members(
-                self.members, self.agent, broadcast, guests, self.member[self.kind == LEAGUE].tolist()
-            )
+                drawn = self.rng.choice(ids, self.args.opponents_at_once, p=chances / chances.sum())
+                members = np.unique(drawn).astype(int).tolist()
+            in_use = self.opponent[self.kind == LEAGUE].tolist()
+            self.members = load_members(self.members, self.agent, broadcast, wanted=members, in_use=in_use)
         shares = np.array([self_share, 1.0 - self_share - scripted_share, scripted_share]).clip(0)
-        return version, shares / shares.sum(), guests, bot_chances
+        return version, Matchmaking(shares / shares.sum(), members, bot_chances)
 
-    def choose_opponents(self, fights, shares, guests, bot_chances):
+    def choose_opponents(self, fights, matchmaking):
         """Only ever called for fights that start: an opponent stays until its fight ends."""
         for fight in fights:
-            self.kind[fight], self.side[fight] = self.rng.choice(3, p=shares), self.rng.integers(2)
-            self.member[fight] = guests[self.rng.integers(len(guests))] if self.kind[fight] == LEAGUE else -1
-            if self.kind[fight] == SCRIPTED:
-                self.member[fight] = self.rng.choice(len(self.bots), p=bot_chances) if len(self.bots) > 1 else 0
+            self.kind[fight] = self.rng.choice(3, p=matchmaking.shares)
+            self.side[fight] = self.rng.integers(2)
+            self.opponent[fight] = -1
+            if self.kind[fight] == LEAGUE:
+                self.opponent[fight] = matchmaking.members[self.rng.integers(len(matchmaking.members))]
+            elif self.kind[fight] == SCRIPTED:
+                alone = len(self.bots) == 1
+                self.opponent[fight] = 0 if alone else self.rng.choice(len(self.bots), p=matchmaking.bot_chances)
 
     def rows(self):
-        """Flat rows (2 · fight + side) of the learner's policy, of the bot, and of each league member."""
+        """Flat rows (2 · fight + side) of the learner's policy, of each scripted player, and of each league member."""
         foe = 2 * np.arange(len(self.kind)) + 1 - self.side
         own = np.ones(2 * len(self.kind), bool)
         own[foe[self.kind != SELF]] = False
         members = {
-            int(member): foe[(self.kind == LEAGUE) & (self.member == member)]
-            for member in np.unique(self.member[self.kind == LEAGUE])
+            int(member): foe[(self.kind == LEAGUE) & (self.opponent == member)]
+            for member in np.unique(self.opponent[self.kind == LEAGUE])
         }
-        scripted = {bot: foe[(self.kind == SCRIPTED) & (self.member == bot)] for bot in range(len(self.bots))}
+        scripted = {bot: foe[(self.kind == SCRIPTED) & (self.opponent == bot)] for bot in range(len(self.bots))}
         return np.flatnonzero(own), scripted, members
 
     @torch.no_grad()
     def rollout(self, broadcast, storage):
         """Plays num_steps ticks of all fights into `storage`, with the newest weights."""
-        start, inference_time, simulator_time, episodes = time.perf_counter(), 0.0, 0.0, 0
+        start = time.perf_counter()
+        inference_time, simulator_time, num_episodes = 0.0, 0.0, 0
         env, s = self.env, SimpleNamespace(**storage)
-        version, shares, guests, bot_chances = self.pull_weights(broadcast)
-        self.choose_opponents(np.flatnonzero(self.kind < 0), shares, guests, bot_chances)
+        version, matchmaking = self.pull_weights(broadcast)
+        self.choose_opponents(np.flatnonzero(self.kind < 0), matchmaking)
         own, scripted, members = self.rows()
         for t in range(self.args.num_steps):
-            s.obs[t], s.masks[t] = torch.from_numpy(env.obs), torch.from_numpy(env.masks)
+            s.obs[t] = torch.from_numpy(env.obs)
+            s.masks[t] = torch.from_numpy(env.masks)
             obs, masks = s.obs[t].view(-1, NUM_OBS), s.masks[t].view(-1, NUM_LOGITS)
             clock = time.perf_counter()
             normalised = self.agent.normalise(obs)
@@ -625,8 +646,8 @@ class Actor:
             self.actions[acting] = actions.numpy()
             s.logprobs[t].view(-1)[acting] = logprobs
             s.values[t].view(-1)[acting] = self.agent.value(normalised[acting], normalised[acting ^ 1])
-            for serial, rows in members.items():
-                member = self.members[serial]
+            for policy_id, rows in members.items():
+                member = self.members[policy_id]
                 self.actions[rows] = member.act(member.normalise(obs[rows]), masks[rows], self.generator)[0].numpy()
             for bot, rows in scripted.items():  # after the agent: some of them see its action
                 self.bots[bot].act(env.obs.reshape(-1, NUM_OBS), env.masks.reshape(-1, NUM_LOGITS), rows, self.actions)
@@ -639,38 +660,50 @@ class Actor:
             _, _, _, terminated, truncated, info = env.step(self.actions.reshape(-1, 2, NUM_HEADS))
             simulator_time += time.perf_counter() - clock
             s.terms[t] = torch.from_numpy(info["terms"])
-            s.terminated[t, :, 0], s.truncated[t, :, 0] = torch.from_numpy(terminated), torch.from_numpy(truncated)
+            s.terminated[t, :, 0] = torch.from_numpy(terminated)
+            s.truncated[t, :, 0] = torch.from_numpy(truncated)
             s.bootstrap[t] = 0.0
             if truncated.any():
-                last = self.agent.normalise(torch.from_numpy(info["final_obs"][truncated]).view(-1, NUM_OBS))
-                s.bootstrap[t][torch.from_numpy(truncated)] = self.agent.value(
-                    last, last[np.arange(len(last)) ^ 1]
-                ).view(-1, 2)
+                s.bootstrap[t][torch.from_numpy(truncated)] = self.values_of_both(info["final_obs"][truncated])
             ended = np.flatnonzero(terminated | truncated)
             if len(ended):
-                scores = np.abs(SCORES[info["result"][ended]] - self.side[ended])  # as the learner sees them
-                rows = np.stack([self.kind[ended], self.member[ended], scores, info["length"][ended]], 1)[
-                    : MAX_EPISODES - episodes
-                ]
-                s.episodes[episodes : episodes + len(rows)] = torch.from_numpy(rows)
-                episodes += len(rows)
-                self.choose_opponents(ended, shares, guests, bot_chances)
+                count = min(len(ended), MAX_EPISODES - num_episodes)
+                for name, column in self.results(ended, info).items():
+                    storage[f"episode_{name}"][num_episodes : num_episodes + count] = torch.from_numpy(column[:count])
+                num_episodes += count
+                self.choose_opponents(ended, matchmaking)
                 own, scripted, members = self.rows()
         s.obs[-1] = torch.from_numpy(env.obs)
-        normalised = self.agent.normalise(s.obs[-1].view(-1, NUM_OBS))
-        s.values[-1] = self.agent.value(normalised, normalised[np.arange(len(normalised)) ^ 1]).view(-1, 2)
-        s.info[:] = torch.tensor([version, episodes, time.perf_counter() - start, inference_time, simulator_time])
+        s.values[-1] = self.values_of_both(env.obs)
+        s.version.fill_(version)
+        s.num_episodes.fill_(num_episodes)
+        s.rollout_time.fill_(time.perf_counter() - start)
+        s.inference_time.fill_(inference_time)
+        s.simulator_time.fill_(simulator_time)
+
+    def values_of_both(self, obs):
+        """What both fighters of each fight expect. obs (F, 2, 176) → (F, 2)"""
+        normalised = self.agent.normalise(torch.from_numpy(obs).view(-1, NUM_OBS))
+        return self.agent.value(normalised, normalised[np.arange(len(normalised)) ^ 1]).view(-1, 2)
+
+    def results(self, ended, info):
+        """EPISODE_FIELDS of the fights that ended"""
+        score = np.abs(SCORES[info["result"][ended]] - self.side[ended])  # as the learner sees it
+        columns = (self.kind[ended], self.opponent[ended], score, info["length"][ended])
+        return {name: np.float32(column) for name, column in zip(EPISODE_FIELDS, columns)}
 
     def state_dict(self):
         """All that the next rollout depends on, so that an inline run resumes exactly."""
-        arrays = {**self.env.state_dict(), "kind": self.kind, "member": self.member, "side": self.side}
+        arrays = {**self.env.state_dict(), "kind": self.kind, "opponent": self.opponent, "side": self.side}
         arrays |= {f"dice_{number}": bot.dice["rng"] for number, bot in enumerate(self.bots)}
         return shared_memory.actor_state(self, arrays)
 
     def load_state_dict(self, state):
         arrays = shared_memory.load_actor_state(self, state)
         self.env.load_state_dict(arrays)
-        self.kind[:], self.member[:], self.side[:] = (arrays[name] for name in ("kind", "member", "side"))
+        self.kind[:] = arrays["kind"]
+        self.opponent[:] = arrays["opponent"]
+        self.side[:] = arrays["side"]
         for number, bot in enumerate(self.bots):
             bot.dice["rng"] = arrays[f"dice_{number}"]
 
@@ -783,6 +816,276 @@ def actor_main(args, index, broadcast, slots, pipe):
 # --8<-- [end:actor_processes]
 
 
+# --------------------------------------------------------------------------------------------------------------- league
+
+
+class League:
+    """Past selves and other frozen policies. Their weights are in `broadcast.member_weights`; they keep the Elo they
+    were frozen with."""
+
+    def __init__(self, args, broadcast):
+        self.args = args
+        self.broadcast = broadcast
+        self.members = []
+        self.next_policy_id = 1
+        self.elo = ELO["nh"]
+        self.bots = [{"name": name, "score": 0.5} for name in scripted_players(args)]  # the agent's, a running mean
+
+    def join(self, name, flat):
+        """A new member gets the highest quality; when the league is full, the easiest member leaves."""
+        if len(self.members) == self.args.league_size:
+            self.members.remove(min(self.members, key=lambda member: member["quality"]))
+        place = self.broadcast.store(flat, [member["place"] for member in self.members])
+        quality = max([member["quality"] for member in self.members], default=0.0)
+        member = {"policy_id": self.next_policy_id, "place": place, "name": name, "quality": quality}
+        self.members.append(member | {"elo": self.elo, "wins": 0.0, "games": 0})
+        self.next_policy_id += 1
+
+    def probabilities(self):
+        if self.args.self_play == "latest":
+            return [float(member is self.members[-1]) for member in self.members]
+        return league_probabilities([member["quality"] for member in self.members]) if self.members else []
+
+    def bot_chances(self):
+        """A scripted player is met the more often, the more rarely it is beaten; none is forgotten."""
+        weights = np.array([1.05 - bot["score"] for bot in self.bots])
+        return (weights / weights.sum()).tolist()
+
+    def record(self, kind, opponent, score):
+        """A beaten member is worth less, the more so the more rarely it is drawn: q -= 0.01 / (N p). The agent's Elo
+        moves."""
+        if kind == SCRIPTED:
+            bot = self.bots[int(opponent)]
+            bot["score"] += 0.02 * (score - bot["score"])
+            self.elo = elo_update(self.elo, ELO[bot["name"]], score)
+        for index, member in enumerate(self.members):
+            if kind == LEAGUE and member["policy_id"] == opponent:  # it may have left while the fight went on
+                if score == 1.0:
+                    member["quality"] -= 0.01 / (len(self.members) * max(self.probabilities()[index], 1e-8))
+                member["games"] += 1
+                member["wins"] += score
+                self.elo = elo_update(self.elo, member["elo"], score)
+
+    def self_share(self, update):
+        """Of fights; who has nobody else to meet meets itself more often."""
+        if not self.members or self.args.self_play == "pure":
+            return 1.0 - self.args.scripted_fraction
+        return anneal(self.args.self_fraction, self.args.self_fraction_final, update, ANNEAL_UPDATES)
+
+    def publish(self, agent, version, self_share):
+        """Hands weights, snapshots and sampling probabilities to the actors, all of one version."""
+        numbers = {
+            "self_share": self_share,
+            "scripted_share": self.args.scripted_fraction,
+            "bot_chances": self.bot_chances(),
+        }
+        members = {}
+        for member, chance in zip(self.members, self.probabilities()):
+            members[member["place"]] = {"policy_id": member["policy_id"], "chance": chance}
+        self.broadcast.publish(agent, version, numbers, members)
+
+    def state_dict(self):
+        names = ("members", "next_policy_id", "elo", "bots")
+        return {name: getattr(self, name) for name in names}
+
+    def load_state_dict(self, state):
+        if [bot["name"] for bot in state["bots"]] != [bot["name"] for bot in self.bots]:
+            raise ValueError("it met other scripted players; give the same --opponents")
+        self.members = [dict(member) for member in state["members"]]
+        self.next_policy_id = state["next_policy_id"]
+        self.elo = state["elo"]
+        self.bots = [dict(bot) for bot in state["bots"]]
+
+
+# ----------------------------------------------------------------------------------------------------------- the update
+
+CHANGING = torch.zeros(NUM_OBS).index_fill_(0, torch.from_numpy(contract.CHANGING), 1.0)  # observations that can change
+
+
+def annealed_weights(weights, update):
+    """The weights of the reward terms at an update: those of freezing shrink."""
+    weights = weights.clone()
+    freezing = [REWARD_TERMS.index("frozen"), REWARD_TERMS.index("target_frozen")]
+    weights[freezing] *= anneal(1.0, FREEZE_SHRINKS_TO, update, FREEZE_UPDATES)
+    return weights
+
+
+def novelty_rewards(agent, obs, ended):
+    """Σ max(|z| - 1, 0) of what an action led to, 0 where it ended the fight. obs (T + 1, F, 2, 176) → (T, F, 2)"""
+    z = (obs[1:] - agent.obs_mean.cpu()).div_(agent.obs_std.cpu()).abs_()
+    return (z.sub_(1).clamp_(0, 9) @ CHANGING) * ~ended
+
+
+def rollout_rewards(agent, s, weights, novelty):
+    """Named terms × their weights, and novelty, before any scaling → (T, F, 2)"""
+    rewards = s.terms @ weights
+    if novelty > 0:
+        rewards += novelty * novelty_rewards(agent, s.obs, s.terminated | s.truncated)
+    return rewards
+
+
+def advantages_and_returns(s, rewards, args):
+    """rewards: scaled → (T, F, 2) each"""
+    advantages = gae(
+        rewards=rewards,
+        values=s.values[:-1],
+        next_value=s.values[-1],
+        terminated=s.terminated,
+        truncated=s.truncated,
+        bootstrap=s.bootstrap,
+        gamma=args.gamma,
+        gae_lambda=args.gae_lambda,
+    )
+    return advantages, advantages + s.values[:-1]
+
+
+def flat_batch(s, advantages, returns):
+    """A rollout as rows: {name: (T · F · 2, …)}. Row i ^ 1 is the other fighter of row i at the same tick."""
+    return {
+        "obs": s.obs[:-1].view(-1, NUM_OBS),
+        "masks": s.masks.view(-1, NUM_LOGITS),
+        "actions": s.actions.view(-1, NUM_HEADS),
+        "logprobs": s.logprobs.view(-1),
+        "advantages": advantages.view(-1),
+        "returns": returns.view(-1),
+    }
+
+
+def trained_rows(trained):
+    """Rows that the learner's own policy played: nobody else's actions are learnt from."""
+    return torch.from_numpy(np.flatnonzero(trained.numpy()))
+
+
+def take_minibatch(batch, rows, device):
+    mb = {name: tensor[rows].to(device, non_blocking=True) for name, tensor in batch.items()}
+    mb["target_obs"] = batch["obs"][rows ^ 1].to(device, non_blocking=True)
+    return SimpleNamespace(**mb)
+
+
+def minibatch_loss(agent, evaluate_actions, mb, args, ent_coef, autocast=contextlib.nullcontext):
+    """policy - ent_coef · entropy + vf_coef · value → loss, its parts and statistics"""
+    obs = agent.normalise(mb.obs)
+    target_obs = agent.normalise(mb.target_obs)
+    with autocast():
+        logprob, entropy = evaluate_actions(obs, mb.masks, mb.actions.long())
+        values = agent.value(obs, target_obs).float()
+    advantages = mb.advantages
+    if args.norm_adv:
+        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+    policy_loss, value_loss, stats = ppo_losses(logprob, mb.logprobs, advantages, values, mb.returns, args.clip_coef)
+    entropy = entropy.mean()
+    loss = policy_loss - ent_coef * entropy + args.vf_coef * value_loss
+    old_approx_kl, approx_kl, clipfrac = stats
+    return loss, {
+        "policy_loss": policy_loss,
+        "value_loss": value_loss,
+        "entropy": entropy,
+        "old_approx_kl": old_approx_kl,
+        "approx_kl": approx_kl,
+        "clipfrac": clipfrac,
+    }
+
+
+def gradient_step(loss, agent, optimizer, scaler, max_grad_norm):
+    """→ the gradient's norm before it was clipped"""
+    optimizer.zero_grad()
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), max_grad_norm)
+    scaler.step(optimizer)
+    scaler.update()
+    return grad_norm
+
+
+def explained_variance(values, returns):
+    return 1 - float((returns - values).var() / returns.var().clamp(min=1e-8))
+
+
+LOSS_NAMES = ("policy_loss", "value_loss", "entropy", "grad_norm", "old_approx_kl", "approx_kl", "clipfrac")
+
+
+def update_agent(agent, optimizer, s, rewards, args, learner, ent_coef, passes):
+    """`passes` of PPO over the rows of a rollout that are the learner's own → losses/*. rewards: scaled, (T, F, 2)"""
+    advantages, returns = advantages_and_returns(s, rewards, args)
+    batch, rows = flat_batch(s, advantages, returns), trained_rows(s.trained)
+    steps = []  # LOSS_NAMES of each gradient step
+    for _ in range(passes):
+        for mb_rows in minibatches(rows, args.minibatch_size):
+            mb = take_minibatch(batch, mb_rows, learner.device)
+            loss, stats = minibatch_loss(agent, learner.evaluate_actions, mb, args, ent_coef, learner.autocast)
+            stats["grad_norm"] = gradient_step(loss, agent, optimizer, learner.scaler, args.max_grad_norm)
+            steps.append(torch.stack([stats[name].detach() for name in LOSS_NAMES]))
+    metrics = {"losses/explained_variance": explained_variance(s.values[:-1][s.trained], returns[s.trained])}
+    check_finite(steps)
+    if steps:
+        means = torch.stack(steps).mean(0).tolist()
+        metrics |= {f"losses/{name}": mean for name, mean in zip(LOSS_NAMES, means)}
+    return metrics
+
+
+class ObservationStatistics:
+    """Mean and std of the learner's observations. They move after an update, so that it saw what the actor saw."""
+
+    def __init__(self):
+        self.rms = RunningMeanStd(NUM_OBS)
+
+    def move(self, agent, obs):
+        """obs: (N, 176) of the rollout's trained rows"""
+        self.rms.update(obs)
+        agent.obs_mean.copy_(self.rms.mean)
+        agent.obs_std.copy_(self.rms.var.sqrt().clamp(min=1e-2))
+
+    def state_dict(self):
+        return dict(vars(self.rms))
+
+    def load_state_dict(self, state):
+        self.rms.mean, self.rms.var, self.rms.count = state["mean"], state["var"], state["count"]
+
+
+def learn_from(s, index, update, agent, optimizer, args, learner):
+    """One update: rewards, PPO, then the statistics → losses/* and rewards/*, returns of own fights that ended
+
+    s: a rollout of actor `index`. learner: what the learner has beside its network, as it is made below"""
+    first = update == 1  # played without normalisation, when everything is novel: it only feeds the statistics
+    weights = annealed_weights(learner.reward_weights, update)
+    novelty = 0.0 if first else anneal(args.novelty, 0.0, update, NOVELTY_UPDATES)
+    rewards = rollout_rewards(agent, s, weights, novelty)
+    scaled, returns = learner.reward_scale(index, rewards, s.terminated | s.truncated, s.trained, args.gamma)
+    metrics = update_agent(
+        agent,
+        optimizer,
+        s,
+        rewards=scaled.clamp(-REWARD_CLIP, REWARD_CLIP),
+        args=args,
+        learner=learner,
+        ent_coef=anneal(args.ent_coef, args.ent_coef_final, update, ANNEAL_UPDATES),
+        passes=0 if first else args.update_epochs,
+    )
+    learner.obs_statistics.move(agent, s.obs[:-1][s.trained])
+    paid = (s.terms[s.trained].mean(0) * weights).tolist()
+    return metrics | {f"rewards/{term}": mean for term, mean in zip(REWARD_TERMS, paid)}, returns
+
+
+def fight_results(s):
+    """Fights that ended in a rollout → {field of EPISODE_FIELDS: (N,)}"""
+    return {name: getattr(s, f"episode_{name}")[: int(s.num_episodes)] for name in EPISODE_FIELDS}
+
+
+def fight_metrics(results, names, returns):
+    """→ win_rate/<name> with how many, length and return. names: of SELF, LEAGUE and SCRIPTED"""
+    if not len(results["score"]):
+        return {}
+    metrics = {
+        "charts/episodic_length": float(results["length"].mean()),
+        "charts/episodic_return": float(returns.mean()),
+    }
+    for kind, name in enumerate(names):
+        scores = results["score"][results["kind"] == kind]
+        if len(scores):
+            metrics |= {f"win_rate/{name}": float(scores.mean()), f"win_rate/{name}_n": len(scores)}
+    return metrics
+
+
 # ---------------------------------------------------------------------------------------------- evaluation, checkpoints
 
 
@@ -797,82 +1100,60 @@ def load_model(path, args=None):
     return models.load_agent(path, contract.contract_hash(), make_agent, args, ("hidden_size", "head_size"))
 
 
-class League:
-    """Past selves and other frozen policies. Members are rows of `broadcast.member_weights` and keep the Elo they were
-    frozen with."""
+@dataclasses.dataclass
+class Progress:
+    """How far a run is, over all its resumptions."""
 
-    def __init__(self, args, broadcast):
-        self.args, self.broadcast, self.members, self.next_serial, self.elo = args, broadcast, [], 1, ELO["nh"]
-        self.bots = [
-            {"name": name, "score": 0.5} for name in scripted_players(args)
-        ]  # score: the agent's, a running mean
+    update: int = 0
+    global_step: int = 0
+    version: int = 0
+    seconds: float = 0.0
+    best_score: float = -1.0  # the highest mean of an evaluation
+    best_model: str = ""
 
-    def join(self, name, flat):
-        """A new member gets the highest quality; when the league is full, the easiest member leaves."""
-        if len(self.members) == self.args.league_size:
-            self.members.remove(min(self.members, key=lambda member: member["quality"]))
-        row = self.broadcast.store(flat, [member["row"] for member in self.members])
-        quality = max([member["quality"] for member in self.members], default=0.0)
-        member = {
-            "serial": self.next_serial,
-            "row": row,
-            "name": name,
-            "quality": quality,
-            "elo": self.elo,
-            "wins": 0.0,
-            "games": 0,
-        }
-        self.members.append(member)
-        self.next_serial += 1
 
-    def probabilities(self):
-        if self.args.self_play == "latest":
-            return [float(member is self.members[-1]) for member in self.members]
-        return league_probabilities([member["quality"] for member in self.members]) if self.members else []
+def check_args(args):
+    """Refuses settings that make no sense together, before anything is written."""
+    scripted_players(args)
+    reward_weights(args.reward_weights)
+    if args.self_play in ("target", "exploiter") and not args.opponent:
+        raise BadInput(f"--self-play {args.self_play} needs --opponent: a model.zip or a run's folder.")
+    for flag, share in (("--self-fraction", args.self_fraction), ("--self-fraction-final", args.self_fraction_final)):
+        if share + args.scripted_fraction > 1 + 1e-9 and args.self_play != "pure":
+            raise BadInput(f"{flag} {share:g} and --scripted-fraction {args.scripted_fraction:g} sum to more than 1.")
+    try:
+        find_loadouts(args.loadouts, args.loadout_file)
+    except (ValueError, FileNotFoundError) as error:
+        raise BadInput(f"--loadouts: {error}") from None
+    if args.server:
+        from cleanrl_games.envs.osrs.remote import check_server  # asyncio is only needed here
 
-    def bot_chances(self):
-        """A scripted player is met the more often, the more rarely it is beaten; none is forgotten."""
-        weights = np.array([1.05 - bot["score"] for bot in self.bots])
-        return (weights / weights.sum()).tolist()
-
-    def record(self, kind, serial, score):
-        """A beaten member is worth less, the more so the more rarely it is drawn: q -= 0.01 / (N p). The agent's Elo
-        moves."""
-        if kind == SCRIPTED:
-            bot = self.bots[int(serial)]
-            bot["score"] += 0.02 * (score - bot["score"])
-            self.elo = elo_update(self.elo, ELO[bot["name"]], score)
-        for index, member in enumerate(self.members):
-            if kind == LEAGUE and member["serial"] == serial:  # it may have left while the fight went on
-                if score == 1.0:
-                    member["quality"] -= 0.01 / (len(self.members) * max(self.probabilities()[index], 1e-8))
-                member["games"], member["wins"] = member["games"] + 1, member["wins"] + score
-                self.elo = elo_update(self.elo, member["elo"], score)
-
-    def publish(self, agent, version, self_share):
-        """Hands weights, snapshots and sampling probabilities to the actors, all of one version."""
-        numbers = {
-            "self_share": self_share,
-            "scripted_share": self.args.scripted_fraction,
-            "bot_chances": self.bot_chances(),
-        }
-        chances = zip(self.members, self.probabilities())
-        members = {member["row"]: {"policy_id": member["serial"], "chance": chance} for member, chance in chances}
-        self.broadcast.publish(agent, version, numbers, members)
+        try:
+            check_server(args.server)
+        except ValueError as error:
+            raise BadInput(f"--server {args.server}: {error}") from None
+    ray_actors.check_address(args.ray_address)
 
 
 if __name__ == "__main__":
     args = parse_args(Args, PRESETS)
-    checkpoint = load_checkpoint(args.resume, contract.contract_hash()) if args.resume else None
-    if args.self_play in ("target", "exploiter") and not args.opponent:
-        raise BadInput(f"--self-play {args.self_play} needs --opponent: a model.zip or a run's folder.")
-    run_dir = make_run_folder(args, __file__)
+    check_args(args)
+    network_hash = models.network_hash(script_source(__file__))
+    checkpoint = load_checkpoint(args.resume, contract.contract_hash(), network_hash) if args.resume else None
     device, autocast, scaler = set_up(args)
 
     agent = make_agent(vars(args)).to(device)
     optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5)
-    evaluate_actions = maybe_compile(args, agent.evaluate_actions, device)
-    obs_rms, scale_rewards = RunningMeanStd(NUM_OBS), RewardScale(max(args.num_workers, 1), args.num_envs, 2)
+    learner = SimpleNamespace(
+        evaluate_actions=maybe_compile(args, agent.evaluate_actions, device),
+        scaler=scaler,
+        autocast=autocast,
+        device=device,
+        reward_weights=reward_weights(args.reward_weights),
+        reward_scale=RewardScale(max(args.num_workers, 1), args.num_envs, 2),
+        obs_statistics=ObservationStatistics(),
+    )
+    settings = dataclasses.replace(args)  # for config.yaml, where "auto" stays "auto"
     args.sharing = shared_memory.resolve_sharing(args, make_storage, len(to_flat(agent)))
     broadcast = make_broadcast(args, len(to_flat(agent)))
     league = League(args, broadcast)
@@ -880,167 +1161,113 @@ if __name__ == "__main__":
     if args.self_play in ("target", "exploiter"):
         fixed_opponent = load_model(args.opponent, args)[0]
         league.join(Path(args.opponent).name, to_flat(fixed_opponent))
-    update, global_step, version, elapsed, exploiters = 0, 0, 0, 0.0, []
     actor = Actor(args, 0) if args.num_workers == 0 else None
-
+    now = Progress()
     if checkpoint:
-        restore(checkpoint, agent=agent, optimizer=optimizer, scaler=scaler, snapshots=broadcast.member_weights)
-        vars(obs_rms).update(checkpoint["obs_rms"])
-        scale_rewards.load_state_dict(checkpoint)
-        league.members, league.next_serial, league.elo, league.bots = checkpoint["league"]
-        update, global_step, version, elapsed = checkpoint["progress"]
-        exploiters = checkpoint.get("exploiters", [member["name"] for member in league.members])
+        restore(checkpoint, agent=agent, optimizer=optimizer, scaler=scaler)
+        restore(checkpoint, obs_statistics=learner.obs_statistics, reward_scale=learner.reward_scale)
+        restore(checkpoint, league=league, member_weights=broadcast.member_weights)
+        now = Progress(**checkpoint["progress"])
         torch.set_rng_state(checkpoint["torch_rng"])
         if actor and checkpoint["actor"]:
-            actor.load_state_dict(checkpoint["actor"])
+            restore(checkpoint, actor=actor)
+    exploiters = checkpoint["exploiters"] if checkpoint else []  # models that have joined the league
+    run_dir = make_run_folder(settings, __file__)  # not before everything is known to fit
 
     def save_all():
         state = {
-            "agent": agent.state_dict(), "optimizer": optimizer.state_dict(), "scaler": scaler.state_dict(),
-            "obs_rms": vars(obs_rms), **scale_rewards.state_dict(),
-            "league": [league.members, league.next_serial, league.elo, league.bots],
-            "snapshots": broadcast.member_weights.clone(), "exploiters": exploiters,
-            "progress": [update, global_step, version, elapsed + time.time() - start_time],
+            "agent": agent.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "scaler": scaler.state_dict(),
+            "obs_statistics": learner.obs_statistics.state_dict(),
+            "reward_scale": learner.reward_scale.state_dict(),
+            "league": league.state_dict(),
+            "member_weights": broadcast.member_weights.clone(),
+            "exploiters": exploiters,
+            "progress": dataclasses.asdict(now),
+            "torch_rng": torch.get_rng_state(),
+            "actor": actor.state_dict() if actor else None,
             "contract_hash": contract.contract_hash(),
-            "torch_rng": torch.get_rng_state(), "actor": actor.state_dict() if actor else None,
-        }  # fmt: skip
+            "network_hash": network_hash,
+        }
         save_checkpoint(run_dir, state)
         save_model(run_dir / "model.zip", agent, args)
 
     def evaluate_all():
         """The models beside the results let a run be compared with its own past."""
-        save_model(run_dir / "models" / f"{global_step}.zip", agent, args)
-        video = run_dir / "videos" / f"{global_step}.gif" if args.capture_video else ""
-        return evaluate(args, agent, args.eval_episodes, video, fixed_opponent)
+        path = run_dir / "models" / f"{now.global_step}.zip"
+        save_model(path, agent, args)
+        video = run_dir / "videos" / f"{now.global_step}.gif" if args.capture_video else ""
+        metrics = evaluate(args, agent, args.eval_episodes, video, fixed_opponent)
+        judges = ["opponent"] if fixed_opponent else BASELINES
+        score = float(np.mean([metrics[f"eval/{name}"] for name in judges]))
+        if score > now.best_score:
+            now.best_score, now.best_model = score, path.name
+        keep_models(run_dir, args.keep_models, run_dir / "models" / now.best_model)
+        return metrics
 
-    def self_share():
-        share = anneal(args.self_fraction, args.self_fraction_final, update, args.fraction_anneal_updates)
-        return share if league.members and args.self_play != "pure" else 1.0 - args.scripted_fraction
+    def grow_league():
+        """A snapshot of the agent, and the exploiters that have finished since the last one."""
+        league.join(f"snapshot_{now.global_step}", to_flat(agent))
+        for path in sorted(run_dir.glob("exploiters/*.zip")):
+            if path.name not in exploiters:  # one that the league has outgrown does not come back
+                league.join(path.name, to_flat(load_model(path, args)[0]))
+                exploiters.append(path.name)
 
     stopping = stop_on_signals()
-    logger = Logger(args, run_dir, global_step)
-    league.publish(agent, version, self_share())
+    logger = Logger(args, run_dir, now.global_step)
+    league.publish(agent, now.version, league.self_share(now.update))
     rollouts = make_rollouts(args, broadcast, stopping, actor)
-    reward_weights = torch.tensor([getattr(args, f"reward_{term}") for term in REWARD_TERMS])
-    changing = torch.zeros(NUM_OBS).index_fill_(0, torch.from_numpy(contract.CHANGING), 1.0)
-    freeze_terms = [REWARD_TERMS.index("frozen"), REWARD_TERMS.index("target_frozen")]
-    start_time, first_step, consistent, done = time.time(), global_step, True, progress(args, global_step, elapsed)
+    start_time, first_step, seconds_before = time.time(), now.global_step, now.seconds
+    consistent, done = True, progress(args, now.global_step, now.seconds)
 
     try:
         wait_start = time.perf_counter()
         for index, storage, queue_size in rollouts:
             wait_time, learn_start = time.perf_counter() - wait_start, time.perf_counter()
-            consistent, s, update = False, SimpleNamespace(**storage), update + 1
-            rollout_version, episodes, *seconds = s.info.tolist()
-            ended = s.terminated | s.truncated  # (T, F, 1)
+            s = SimpleNamespace(**storage)
+            consistent = False
+            now.update += 1
+            now.global_step += int(s.trained.sum())
+            lag = torch.tensor(now.version - float(s.version))
 
-            # --- rewards: named terms × weights, novelty, scaled by the std of discounted returns
-            weights = reward_weights.clone()
-            weights[freeze_terms] *= anneal(1.0, args.reward_frozen_final_scale, update, 300)
-            rewards = s.terms @ weights  # (T, F, 2)
-            novelty = anneal(args.novelty, 0.0, update, args.novelty_updates)
-            if novelty > 0 and update > 1:  # before there are statistics everything is novel
-                z = (s.obs[1:] - agent.obs_mean.cpu()).div_(agent.obs_std.cpu()).abs_()
-                rewards += novelty * (z.sub_(1).clamp_(0, 9) @ changing) * ~ended
-            scaled, returns_seen = scale_rewards(index, rewards, ended, s.trained, args.gamma)
-            scaled = scaled.clamp(-args.reward_clip, args.reward_clip)
-            advantages = gae(
-                scaled, s.values[:-1], s.values[-1], s.terminated, s.truncated, s.bootstrap, args.gamma, args.gae_lambda
-            )
-
-            # --- PPO on the rows the learner's own policy played
-            b_inds = torch.from_numpy(np.flatnonzero(s.trained.numpy()))
-            b_obs, b_masks, b_actions = (
-                s.obs[:-1].view(-1, NUM_OBS),
-                s.masks.view(-1, NUM_LOGITS),
-                s.actions.view(-1, NUM_HEADS),
-            )
-            b_logprobs, b_advantages, b_values = s.logprobs.view(-1), advantages.view(-1), s.values[:-1].reshape(-1)
-            b_returns = b_advantages + b_values
-            global_step += len(b_inds)
             lr = anneal(args.learning_rate, args.learning_rate_final, done, 1.0)
-            ent_coef = anneal(args.ent_coef, args.ent_coef_final, update, args.ent_coef_updates)
             optimizer.param_groups[0]["lr"] = lr
-            losses = []
-            # The first rollout only feeds the statistics: it was played without normalisation.
-            for _ in range(args.update_epochs if update > 1 else 0):
-                for mb_inds in minibatches(b_inds, args.minibatch_size):
-                    obs = agent.normalise(b_obs[mb_inds].to(device, non_blocking=True))
-                    target_obs = agent.normalise(
-                        b_obs[mb_inds ^ 1].to(device, non_blocking=True)
-                    )  # the other fighter's row
-                    with autocast():
-                        logprob, entropy = evaluate_actions(
-                            obs, b_masks[mb_inds].to(device), b_actions[mb_inds].to(device).long()
-                        )
-                        values = agent.value(obs, target_obs).float()
-                    mb_advantages, mb_returns = b_advantages[mb_inds].to(device), b_returns[mb_inds].to(device)
-                    if args.norm_adv:
-                        mb_advantages = (mb_advantages - mb_advantages.mean()) / (mb_advantages.std() + 1e-8)
-                    mb_logprobs = b_logprobs[mb_inds].to(device)
-                    policy_loss, value_loss, stats = ppo_losses(
-                        logprob, mb_logprobs, mb_advantages, values, mb_returns, args.clip_coef
-                    )
-                    loss = policy_loss - ent_coef * entropy.mean() + args.vf_coef * value_loss
-                    optimizer.zero_grad()
-                    scaler.scale(loss).backward()
-                    scaler.unscale_(optimizer)
-                    grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm)
-                    scaler.step(optimizer)
-                    scaler.update()
-                    losses.append(torch.stack([policy_loss, value_loss, entropy.mean(), grad_norm, *stats]).detach())
-            check_finite(losses)
-
-            # --- statistics move after the update, so that it saw the same observations as the actor
-            obs_rms.update(b_obs[b_inds])
-            agent.obs_mean.copy_(obs_rms.mean)
-            agent.obs_std.copy_(obs_rms.var.sqrt().clamp(min=1e-2))
-            lag, version = torch.tensor(version - rollout_version), version + 1
+            learnt, returns = learn_from(s, index, now.update, agent, optimizer, args, learner)
+            now.version += 1
 
             # --- the league: results of the fights that ended, a snapshot now and then, exploiters that have finished
-            results = s.episodes[: int(episodes)]
-            for kind, serial, score, _ in results.tolist():
-                league.record(kind, serial, score)
-            if (
-                args.self_play in ("past", "latest")
-                and args.snapshot_frequency
-                and update % args.snapshot_frequency == 0
-            ):
-                league.join(f"snapshot_{global_step}", to_flat(agent))
-                for path in sorted(run_dir.glob("exploiters/*.zip")):
-                    if path.name not in exploiters:  # one that the league has outgrown does not come back
-                        league.join(path.name, to_flat(load_model(path, args)[0]))
-                        exploiters.append(path.name)
-            league.publish(agent, version, self_share())
+            results = fight_results(s)
+            for kind, opponent, score in zip(*(results[name].tolist() for name in ("kind", "opponent", "score"))):
+                league.record(kind, opponent, score)
+            snapshot_due = args.snapshot_frequency and now.update % args.snapshot_frequency == 0
+            if snapshot_due and args.self_play in ("past", "latest"):
+                grow_league()
+            self_share = league.self_share(now.update)
+            league.publish(agent, now.version, self_share)
+            now.seconds = seconds_before + time.time() - start_time
             consistent, learn_time = True, time.perf_counter() - learn_start
 
             # --- logs, evaluation, checkpoint
-            done = progress(args, global_step, elapsed + time.time() - start_time)
+            done = progress(args, now.global_step, now.seconds)
+            seconds = [float(storage[name]) for name in TIMES]
             metrics = {
-                "charts/SPS": (global_step - first_step) / (time.time() - start_time),
+                "charts/SPS": (now.global_step - first_step) / (time.time() - start_time),
                 "charts/learning_rate": lr,
-                "charts/self_fraction": self_share(),
-                **loss_metrics("policy_loss value_loss entropy grad_norm old_approx_kl approx_kl clipfrac", losses),
-                "losses/explained_variance": 1
-                - float((b_returns - b_values)[b_inds].var() / b_returns[b_inds].var().clamp(min=1e-8)),
+                "charts/self_fraction": self_share,
+                **learnt,
                 **time_metrics(lag, queue_size, seconds, learn_time, wait_time),
-                **result_metrics(results, ("self", args.self_play, "scripted")),
+                **fight_metrics(results, ("self", args.self_play, "scripted"), returns),
                 "elo/agent": league.elo,
                 "league/size": len(league.members),
             }
-            if len(results):
-                metrics["charts/episodic_return"] = float(returns_seen.mean())
-            metrics |= {
-                f"rewards/{term}": value
-                for term, value in zip(REWARD_TERMS, (s.terms[s.trained].mean(0) * weights).tolist())
-            }
             finished = done >= 1.0
-            if finished or (args.eval_frequency and update % args.eval_frequency == 0):
+            if finished or (args.eval_frequency and now.update % args.eval_frequency == 0):
                 metrics |= evaluate_all()
-            logger.write(metrics, global_step, done)
+            logger.write(metrics, now.global_step, done)
             if finished or stopping:
                 break
-            if update % args.checkpoint_frequency == 0:
+            if now.update % args.checkpoint_frequency == 0:
                 save_all()
             wait_start = time.perf_counter()
     finally:

@@ -200,17 +200,17 @@ def test_league_qualities_follow_the_rule():
     for name in "abc":
         league.join(name, torch.zeros(4))
     assert league.probabilities() == pytest.approx([1 / 3] * 3)
-    league.record(script.LEAGUE, league.members[1]["serial"], 1.0)
+    league.record(script.LEAGUE, league.members[1]["policy_id"], 1.0)
     assert league.members[1]["quality"] == pytest.approx(-0.01 / (3 * (1 / 3)))
     saved = io.BytesIO()
     torch.save(league.members, saved)  # part of a checkpoint, which a NumPy number would make unreadable
     saved.seek(0)
     assert torch.load(saved, weights_only=True) == league.members
-    league.record(script.LEAGUE, league.members[2]["serial"], 0.0)
+    league.record(script.LEAGUE, league.members[2]["policy_id"], 0.0)
     assert league.members[2]["quality"] == 0.0
     league.join("d", torch.ones(4))  # full: the easiest, b, leaves; d gets the highest quality
     assert [member["name"] for member in league.members] == ["a", "c", "d"]
-    assert league.broadcast.member_weights[league.members[2]["row"]].tolist() == [1.0] * 4
+    assert league.broadcast.member_weights[league.members[2]["place"]].tolist() == [1.0] * 4
     assert league_of(self_play="latest").probabilities() == []
 
 
@@ -220,7 +220,7 @@ def test_elo_moves_the_agent_only():
     league = league_of()
     league.join("a", torch.zeros(4))
     before = league.members[0]["elo"]
-    league.record(script.LEAGUE, league.members[0]["serial"], 1.0)
+    league.record(script.LEAGUE, league.members[0]["policy_id"], 1.0)
     assert league.elo == pytest.approx(1508) and league.members[0]["elo"] == before
 
 
@@ -246,7 +246,7 @@ def test_opponents_stay_for_a_whole_fight_and_only_own_rows_are_trained():
     step = actor.env.step
 
     def watched(actions):
-        seen.append((actor.kind.copy(), actor.member.copy(), actor.side.copy()))
+        seen.append((actor.kind.copy(), actor.opponent.copy(), actor.side.copy()))
         return step(actions)
 
     actor.env.step = watched
@@ -264,7 +264,7 @@ def test_opponents_stay_for_a_whole_fight_and_only_own_rows_are_trained():
             others = np.flatnonzero(kind != script.SELF)
             assert (trained[others].sum(1) == 1).all() and trained[others, side[others]].all()
         assert {script.SELF, script.LEAGUE, script.SCRIPTED} == set(np.concatenate([kind for kind, _, _ in seen]))
-        assert int(storage["info"][0]) == version
+        assert int(storage["version"]) == version
     # the learner's unroll of the rollout gives back the actor's log-probs
     obs, own = storage["obs"][:-1].view(-1, NUM_OBS), storage["trained"].view(-1)
     with torch.no_grad():
@@ -343,12 +343,12 @@ def test_a_member_that_is_replaced_in_the_league_stays_itself_in_its_fight():
     league.publish(actor.agent, 0, 0.0)
     storage = script.make_storage(args)
     actor.rollout(broadcast, storage)
-    serial = league.members[0]["serial"]
-    copied = script.to_flat(actor.members[serial])
+    policy_id = league.members[0]["policy_id"]
+    copied = script.to_flat(actor.members[policy_id])
     league.join("b", torch.zeros_like(copied))
     league.publish(actor.agent, 1, 0.0)
     actor.rollout(broadcast, storage)
-    assert (actor.member == serial).any() and torch.equal(script.to_flat(actor.members[serial]), copied)
+    assert (actor.opponent == policy_id).any() and torch.equal(script.to_flat(actor.members[policy_id]), copied)
 
 
 # ----------------------------------------------------------------------------------------------------------------- runs
@@ -378,11 +378,15 @@ def test_resumed_inline_run_equals_the_uninterrupted_one(whole_run, tmp_path):
     assert done.returncode == 0, done.stderr
     assert len(metrics_of(folder)) > len(half) >= 2
     ours, theirs = (load_checkpoint(path) for path in (folder, whole_run))
-    assert ours["progress"][:3] == theirs["progress"][:3] and ours["league"] == theirs["league"]
+    for name in ("update", "global_step", "version"):
+        assert ours["progress"][name] == theirs["progress"][name]
+    assert ours["league"] == theirs["league"]
     for name, tensor in theirs["agent"].items():
         assert torch.equal(ours["agent"][name], tensor), f"{name} differs"
-    for key in ("snapshots", "discounted", "torch_rng"):
+    for key in ("member_weights", "torch_rng"):
         assert torch.equal(ours[key], theirs[key])
+    assert torch.equal(ours["reward_scale"]["discounted"], theirs["reward_scale"]["discounted"])
+    assert torch.equal(ours["obs_statistics"]["var"], theirs["obs_statistics"]["var"])
     for name, array in theirs["actor"]["arrays"].items():
         assert torch.equal(ours["actor"]["arrays"][name], array), f"the actor's {name} differ"
 
@@ -528,7 +532,7 @@ def test_a_killed_actor_is_replaced_and_the_third_within_a_minute_ends_the_run(t
     output = finish(process, code=1, seconds=60)
     assert output.count("died (pid") == 3 and f"died (pid {pid}" in output
     assert "Three actor processes died within a minute" in output and "--resume" in output and "Traceback" not in output
-    assert load_checkpoint(folder)["progress"][0] >= 2
+    assert load_checkpoint(folder)["progress"]["update"] >= 2
 
 
 def test_ctrl_c_leaves_a_checkpoint_and_no_process(tmp_path):
@@ -540,7 +544,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_no_process(tmp_path):
     output = finish(process, seconds=60)
     assert "Stopping after this update" in output and "TensorBoard: http://127.0.0.1:" in output
     checkpoint = load_checkpoint(folder)
-    assert checkpoint["progress"][0] == updates_in(folder)
+    assert checkpoint["progress"]["update"] == updates_in(folder)
     alive = psutil.wait_procs(family, timeout=30)[1]  # TensorBoard's last process takes a moment
     assert not [member for member in alive if member.status() != psutil.STATUS_ZOMBIE]
 
@@ -557,14 +561,15 @@ def test_an_actor_ends_with_its_learner(tmp_path):
     )
 
 
-def test_an_actors_error_is_shown(tmp_path):
-    bad = tmp_path / "loadouts.yaml"
+def test_an_actors_error_is_shown(tmp_path, capfd):
+    bad = tmp_path / "loadouts.yaml"  # written after a run's settings were checked
     bad.write_text("mine: {title: x}")
-    output = finish(
-        start(tmp_path / "run", "--num-workers", 1, "--loadout-file", bad, "--loadouts", "mine", "--debug"), code=1
-    )
-    assert "Actor process 0 died (Traceback" in output and "mine.fight: this field is missing" in output
-    assert "Three actor processes died within a minute" in output
+    args = script.Args(**SMALL, loadout_file=str(bad), loadouts=("mine",), debug=True, sharing="file_system")
+    with pytest.raises(
+        RunFailed, match=r"Three actor processes died within a minute.*mine\.fight: this field is missing"
+    ):
+        next(script.process_rollouts(args, script.make_broadcast(args, 4), []))
+    assert "Actor process 0 died (Traceback" in capfd.readouterr().out
 
 
 def test_amp_compute_and_tracking_offline(tmp_path):
@@ -591,7 +596,7 @@ def test_exploiter_joins_the_league_of_its_opponent(whole_run, tmp_path):
             target,
         )
     )
-    assert load_checkpoint(tmp_path / "exploiter")["league"][0][0]["name"] == "target"
+    assert load_checkpoint(tmp_path / "exploiter")["league"]["members"][0]["name"] == "target"
     assert [path.name for path in (target / "exploiters").iterdir()] == ["exploiter.zip"]
 
     def members_at(steps):
@@ -605,9 +610,9 @@ def test_exploiter_joins_the_league_of_its_opponent(whole_run, tmp_path):
             "1",
         ]
         subprocess.run([sys.executable, *words], cwd=ROOT, check=True, capture_output=True)
-        return [member["name"] for member in load_checkpoint(target)["league"][0]]
+        return [member["name"] for member in load_checkpoint(target)["league"]["members"]]
 
-    first = load_checkpoint(target)["progress"][1]
+    first = load_checkpoint(target)["progress"]["global_step"]
     assert members_at(first + 1)[1:] == ["exploiter.zip"]
     assert "exploiter.zip" not in members_at(first + 1600), "it left for newer ones, and did not come back"
     output = finish(start(tmp_path / "none", "--self-play", "target"), code=2)

@@ -193,11 +193,21 @@ def load_loadouts(path=None):
         raise FileNotFoundError(
             f"No loadout file at {path}. Give a YAML file like {Path(__file__).with_name('loadouts.yaml')}."
         ) from None
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} is not valid YAML: {error}") from None
+    except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict) or not content:
         raise ValueError(f"{path} holds no loadout: expected a mapping from name to fields.")
     records = np.zeros(len(content), LOADOUT).view(np.recarray)
     for index, (name, value) in enumerate(content.items()):
         records[index] = _parse(name, value, path)
     return tuple(content), records
+
+
+def find_loadouts(wanted, path=None):
+    """Names of a file's loadouts, or ("all",) → (record array of the file, the wanted ones' places in it)"""
+    names, records = load_loadouts(path)
+    wanted = names if tuple(wanted) == ("all",) else wanted
+    for name in wanted:
+        if name not in names:
+            raise ValueError(f"Unknown loadout {name!r}. There are: {', '.join(names)}.")
+    return records, np.array([names.index(name) for name in wanted])

@@ -19,6 +19,7 @@ import asyncio
 import contextlib
 import json
 import secrets
+import socket
 import uuid
 
 import gymnasium as gym
@@ -78,6 +79,14 @@ def parse_address(address):
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise ValueError(f"A server's address should look like 127.0.0.1:7070, found {address!r}.")
     return host, int(port)
+
+
+def check_server(address):
+    """Refuses an address where nobody listens, at once."""
+    try:
+        socket.create_connection(parse_address(address), timeout=10.0).close()
+    except OSError as error:
+        raise ValueError(f"nobody answers there ({error.strerror or error}): start the simulation server.") from None
 
 
 class _Agent:

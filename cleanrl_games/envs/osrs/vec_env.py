@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 
 from . import contract
-from .loadouts import load_loadouts
+from .loadouts import find_loadouts
 from .observations import FACTS, PARAMS, gather_facts, observe, reward_terms, write_constants
 from .rules import (
     FIGHT,
@@ -92,13 +92,8 @@ class NHVecEnv:
         allow_redemption=False,
         move_if_can_attack=False,
     ):
-        names, self.loadouts = load_loadouts(loadout_file)
-        loadouts = names if tuple(loadouts) == ("all",) else loadouts
-        for name in loadouts:
-            if name not in names:
-                raise ValueError(f"Unknown loadout {name!r}. There are: {', '.join(names)}.")
+        self.loadouts, self.pool = find_loadouts(loadouts, loadout_file)
         self.num_fights = num_fights
-        self.pool = np.array([names.index(name) for name in loadouts])
         self.mirror, self.max_ticks = mirror, max_ticks
         self.params = np.zeros(1, PARAMS).view(np.recarray)
         self.params[0] = (quirks, allow_smite, allow_redemption, move_if_can_attack)
