@@ -259,8 +259,9 @@ def test_node_sees_only_lines_and_requests():
 
 
 @pytest.mark.parametrize("open_team_sheets", [True, False])
-def test_beliefs_never_exclude_the_truth(open_team_sheets):
-    verdict = check_beliefs(FORMATS[2], open_team_sheets, 60, seed=21, teams=teams_of(FORMATS[2]))
+@pytest.mark.parametrize("battle_format, battles", [(FORMATS[2], 60), ("gen9championsvgc2026regma", 20)])
+def test_beliefs_never_exclude_the_truth(battle_format, battles, open_team_sheets):
+    verdict = check_beliefs(battle_format, open_team_sheets, battles, seed=21, teams=teams_of(battle_format))
     assert not verdict.wrong, "\n".join(verdict.wrong[:20])
     assert verdict.narrowed > verdict.rows / 10, "the order of moves must teach something"
     if not open_team_sheets:
