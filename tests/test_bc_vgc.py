@@ -275,10 +275,11 @@ def test_a_move_that_was_instructed_is_nobodys_choice(played):
         before = read_replay(log, FORMAT)[0][0]
         (row,) = np.flatnonzero((before["floats"][:, turn] == np.float16(1 / 25)) & (before["floats"][:, forced] == 0))
         if other and before["known"][row] & (demos.FIRST if found[3] == "a" else demos.SECOND):
-            lines = f"|-singleturn|{found[2]}|move: Instruct|[of] {found[2]}\n|move|{found[2]}|{other}|{found[2]}\n"
-            after = read_replay(log.replace(found[1], lines + found[1], 1), FORMAT)[0][0]
-            assert (after["action"] == before["action"]).all()
-            assert (after["known"] == before["known"]).all()
+            for repeated in (f"|move|{found[2]}|{other}|{found[2]}", f"|cant|{found[2]}|move: Taunt|{other}"):
+                lines = f"|-singleturn|{found[2]}|move: Instruct|[of] {found[2]}\n{repeated}\n"
+                after = read_replay(log.replace(found[1], lines + found[1], 1), FORMAT)[0][0]
+                assert (after["action"] == before["action"]).all()
+                assert (after["known"] == before["known"]).all()
             return
     raise AssertionError("no battle begins with a move of p1 that is known")
 

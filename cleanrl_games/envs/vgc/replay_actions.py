@@ -313,7 +313,7 @@ class Reader:
         self.redirecting: set[str] = set()  # slots that draw moves
         self.swapped: set[str] = set()  # sides that used Ally Switch
         self.encored: set[str] = set()
-        self.not_their_own: set[str] = set()  # slots whose next move is Instruct's or Dancer's
+        self.not_their_own: set[str] = set()  # slots whose next move (or "cant") is Instruct's or Dancer's
 
     def read(self) -> None:
         for at, line in enumerate(self.lines):
@@ -489,7 +489,7 @@ class Reader:
         if found is None:
             return
         seat, decision, slot = found
-        if kind == "move" and actor[:3] in self.not_their_own:
+        if actor[:3] in self.not_their_own:
             self.not_their_own.discard(actor[:3])
             return
         caller = next((tag.removeprefix("[from] ") for tag in tags if tag.startswith("[from] ")), "")
