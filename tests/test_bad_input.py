@@ -179,6 +179,8 @@ TOOL_CASES = [
     ("evaluate", "nh --game osrs --loadouts purre --episodes 1", "Unknown loadout 'purre'"),
     ("evaluate", "nh --game osrs --team-size -1", "--team-size should be 0 or more"),
     ("evaluate", "heuristics --game osrs", "is a scripted player of another game"),
+    ("evaluate", "random --game vgc --against random --team nowhere.txt", "--team nowhere.txt"),
+    ("evaluate", "random --game vgc --against random --teams nowhere", "nowhere does not exist"),
     ("arena", "nh --game osrs --jobs -1", "--jobs should be 0 or more"),
     ("arena", "nh --game osrs --anchor nobody", "--anchor should name one of the players"),
     ("arena", "nh --game osrs --no-baselines", "An arena needs at least two players"),

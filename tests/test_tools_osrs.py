@@ -662,12 +662,13 @@ def test_evaluate_models_and_scripted_players(folder, tmp_path, capsys):
     ]  # fmt: skip
     for result in results:
         assert result["won"] + result["tied"] + result["lost"] == result["episodes"] == 100
-        assert result["win_rate"] == (result["won"] + result["tied"] / 2) / 100
-        assert 0 <= result["low"] <= result["win_rate"] <= result["high"] + 1e-9 and result["high"] <= 1
-        assert f"{result['win_rate']:.1%}" in table
-    assert results[2]["win_rate"] > 0.9, "the scripted bot beats random play"
+        assert result["score"] == (result["won"] + result["tied"] / 2) / 100
+        assert result["win_rate"] == result["won"] / 100
+        assert 0 <= result["low"] <= result["score"] <= result["high"] + 1e-9 and result["high"] <= 1
+        assert f"{result['score']:.1%}" in table
+    assert results[2]["score"] > 0.9, "the scripted bot beats random play"
     # An independent Wilson interval: the rates at which the observed one is 1.96 standard errors away.
-    rate = results[2]["win_rate"]
+    rate = results[2]["score"]
     for end in (results[2]["low"], results[2]["high"]):
         assert abs(rate - end) == pytest.approx(1.96 * np.sqrt(end * (1 - end) / 100), rel=1e-6)
 
@@ -728,7 +729,8 @@ def test_another_game_joins_with_one_entry(monkeypatch, capsys):
 
     monkeypatch.setitem(evaluate.GAMES, "coin", evaluate.Game(lambda: ("heads", "tails"), matches))
     (result,) = evaluate.main(["heads", "--against", "tails", "--game", "coin", "--episodes", "10"])
-    assert (result["won"], result["tied"], result["lost"], result["win_rate"]) == (7, 1, 2, 0.75)
+    assert (result["won"], result["tied"], result["lost"]) == (7, 1, 2)
+    assert (result["score"], result["win_rate"]) == (0.75, 0.7), "a tie counts half in the score, and is no win"
     assert "coin, 10 games each" in capsys.readouterr().out
 
 

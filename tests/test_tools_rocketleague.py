@@ -316,7 +316,7 @@ def test_evaluate_plays_kickoffs_of_the_models_stage(model, tmp_path):
     )
     assert len(list(tmp_path.glob("match_*.gif"))) == 2
     again = evaluate.main([str(model), *flags[:-4]])
-    assert [result["win_rate"] for result in again] == [result["win_rate"] for result in results]
+    assert [result["score"] for result in again] == [result["score"] for result in results]
 
 
 def test_all_scripted_players_are_evaluated_and_may_be_judged():

@@ -18,10 +18,13 @@ from poke_env import AccountConfiguration, ServerConfiguration
 from poke_env.player import MaxBasePowerPlayer, RandomPlayer, SimpleHeuristicsPlayer
 
 from cleanrl_games.envs.vgc import TeamPool, VGCPlayer, replay_check, servers
+from cleanrl_games.envs.vgc.match import play_battles
 from cleanrl_games.envs.vgc.parity import frame, trace
 from cleanrl_games.envs.vgc.servers import HOST, ServerError, local_servers, start_servers
+from cleanrl_games.envs.vgc.teams import export_teams
 from cleanrl_games.envs.vgc.views import ViewError
 from cleanrl_games.envs.vgc.vocabulary import LAYOUT
+from cleanrl_games.tools import evaluate
 
 FORMAT = "gen9vgc2024regg"
 ROOT = Path(__file__).resolve().parents[1]
@@ -331,3 +334,33 @@ def test_a_server_that_dies_is_reported(tmp_path, monkeypatch):
     with pytest.raises(ServerError, match="has stopped") as caught:
         start_servers(1, free_port())
     assert "a bad config" in str(caught.value)
+
+
+# ------------------------------------------------------------------------------------------------- my team in evaluate
+
+
+class Recorder:
+    """Takes the first legal action, and notes where it sat and what its six Pokémon were."""
+
+    def __init__(self):
+        self.sides, self.species = set(), set()
+
+    def act(self, batch, rows):
+        self.sides |= set(batch.side[rows].tolist())
+        places = [LAYOUT["own"].int_index(row, "species") for row in range(6)]
+        self.species |= set(batch.ints[rows][:, places].ravel().tolist()) - {0}  # 0: stayed at home
+        return batch.mask[rows].argmax(1)
+
+
+def test_my_team_plays_against_the_field(tmp_path):
+    """The judged player has --team in every battle, and the others those of --teams."""
+    mine, theirs = TeamPool("shipped", "gen9vgc2024regg", split="eval").packed[:2]
+    (tmp_path / "mine.txt").write_text(export_teams([mine])[0], encoding="utf-8")
+    (tmp_path / "field").mkdir()
+    (tmp_path / "field" / "theirs.txt").write_text(export_teams([theirs])[0], encoding="utf-8")
+    args = evaluate.Args((), team=str(tmp_path / "mine.txt"), teams=str(tmp_path / "field"))
+    judged, other = Recorder(), Recorder()
+    teams = evaluate.vgc_teams(args, "gen9vgc2024regg")
+    scores, _ = play_battles(judged, other, 3, "gen9vgc2024regg", teams, turn_cap=3)
+    assert len(scores) == 3 and judged.sides == {0} and other.sides == {1}
+    assert len(judged.species) == len(other.species) == 6 and judged.species != other.species

@@ -1,6 +1,7 @@
 """How fast, and how true, the VGC environment is. The last line of every mode is one JSON object.
 
     python cleanrl_games/tools/bench_vgc.py               speed: ours, the bare simulator, poke-env on a websocket
+    python cleanrl_games/tools/bench_vgc.py --ratios      of that, only ours against the bare simulator
     python cleanrl_games/tools/bench_vgc.py --masks       20,000 masked-random decisions, adversarial teams; the reverse
     python cleanrl_games/tools/bench_vgc.py --identity    200 seeded battles per format, faster dispatch against stock
     python cleanrl_games/tools/bench_vgc.py --endurance   5,000 battles: memory and speed, first tenth against last
@@ -107,7 +108,9 @@ def random_answers(batch, mask: np.ndarray, rng: np.random.Generator) -> np.ndar
 
 
 def cpu_seconds(pids: list[int]) -> float:
-    return sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in pids)
+    """Time of all threads by the scheduler's count in nanoseconds: ticks of 10 ms are too coarse for short turns."""
+    threads = [thread for pid in pids for thread in Path(f"/proc/{pid}/task").iterdir()]
+    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
 
 
 def rss_mb(pids: list[int]) -> float:
@@ -143,9 +146,10 @@ def per_decision(node: float, python: float, decisions: int) -> str:
     return f"{1000 * node / decisions:.3f} ms Node + {1000 * python / decisions:.3f} ms Python a decision"
 
 
-def speed(battle_format: str, rounds: int, battles: int, websocket_battles: int) -> dict:
-    from cleanrl_games.tools.bench_vgc_websocket import measure_websocket
+def measure_in_turns(battle_format: str, rounds: int, battles: int) -> tuple[dict, dict, list[dict]]:
+    """Ours and the bare simulator in short turns → totals of ours, totals of the bare ones, seconds a decision by turn
 
+    A neighbour's load falls on all of a turn's parts alike, so each turn has its own ratio, and their median counts."""
     teams = TeamPool("shipped", battle_format, split="all").packed
     # The simulator alone in three ways: as many battles in flight as ours, one at a time, and one at a time with stock
     # dispatch.
@@ -154,15 +158,13 @@ def speed(battle_format: str, rounds: int, battles: int, websocket_battles: int)
     ours.play(WARM)
     for name, job in jobs.items():
         bare[name].play(format=battle_format, teams=teams, battles=WARM, first=10_000, **job)
-    total = dict.fromkeys(("decisions", "battles", "node_s", "python_s", "wall_s"), 0.0)
+    total = dict.fromkeys(("decisions", "battles", "node_s", "python_s", "wall_s", "rss_mb"), 0.0)
     alone = {name: {"decisions": 0, "cpu_s": 0.0} for name in jobs}
-    rss, turns = 0.0, []
-    # In short turns, so that a neighbour's load falls on all: each turn has its own ratio, and the median of the turns
-    # counts.
+    turns = []
     for index in range(rounds):
         part = ours.play(battles)
-        rss = max(rss, part["rss_mb"])
-        total = {name: total[name] + part[name] for name in total}
+        highest = max(total["rss_mb"], part["rss_mb"])
+        total = {name: total[name] + part[name] for name in total} | {"rss_mb": highest}
         turn = {"ours": (part["node_s"] + part["python_s"]) / part["decisions"]}
         for name, job in jobs.items():
             part = bare[name].play(format=battle_format, teams=teams, battles=battles, first=index * battles, **job)
@@ -172,7 +174,28 @@ def speed(battle_format: str, rounds: int, battles: int, websocket_battles: int)
     ours.env.close()
     for process in bare.values():
         process.close()
-    limit, single, stock = (alone[name]["cpu_s"] / alone[name]["decisions"] for name in jobs)
+    return total, alone, turns
+
+
+def ratios(turns: list[dict]) -> dict:
+    low, fraction, high = np.percentile([turn["single"] / turn["ours"] for turn in turns], (25, 50, 75))
+    print(
+        f"share of the bare simulator in {len(turns)} turns: median {fraction:.3f}, half of them between {low:.3f} and "
+        f"{high:.3f}"
+    )
+    return {
+        # The strict one: no policy to wait for, one battle in the caches.
+        "fraction_of_sim_limit": round(float(fraction), 3),
+        "fraction_of_sim_limit_quartiles": [round(float(low), 3), round(float(high), 3)],
+        "fraction_of_in_flight_limit": round(float(np.median([turn["limit"] / turn["ours"] for turn in turns])), 3),
+    }
+
+
+def speed(battle_format: str, rounds: int, battles: int, websocket_battles: int) -> dict:
+    from cleanrl_games.tools.bench_vgc_websocket import measure_websocket
+
+    total, alone, turns = measure_in_turns(battle_format, rounds, battles)
+    limit, single, stock = (alone[name]["cpu_s"] / alone[name]["decisions"] for name in ("limit", "single", "stock"))
     print(
         f"ours: {per_decision(total['node_s'], total['python_s'], total['decisions'])}, one process, features and "
         f"masks included"
@@ -180,28 +203,20 @@ def speed(battle_format: str, rounds: int, battles: int, websocket_battles: int)
     print(f"bare simulator, same dispatch, {IN_FLIGHT} battles in flight as ours: {1000 * limit:.3f} ms a decision")
     print(f"bare simulator, same dispatch, one battle at a time: {1000 * single:.3f} ms a decision")
     print(f"bare simulator, stock dispatch, one battle at a time: {1000 * stock:.3f} ms a decision")
+    teams = TeamPool("shipped", battle_format, split="all").packed
     websocket = measure_websocket(battle_format, teams, websocket_battles, CONCURRENT)
     print(
         f"poke-env over a websocket: {per_decision(websocket['node_s'], websocket['python_s'], websocket['decisions'])}"
     )
-    fractions = [turn["single"] / turn["ours"] for turn in turns]
-    low, fraction, high = np.percentile(fractions, (25, 50, 75))
-    print(
-        f"share of the bare simulator in {rounds} turns: median {fraction:.3f}, half of them between {low:.3f} and "
-        f"{high:.3f}"
-    )
+    fractions = ratios(turns)
     mine = (total["node_s"] + total["python_s"]) / total["decisions"]
     theirs = (websocket["node_s"] + websocket["python_s"]) / websocket["decisions"]
     return {
         "ratio_vs_websocket": round(theirs / mine, 2),
-        "fraction_of_sim_limit": round(
-            float(fraction), 3
-        ),  # the strict one: no policy to wait for, one battle in the caches
-        "fraction_of_sim_limit_quartiles": [round(float(low), 3), round(float(high), 3)],
-        "fraction_of_in_flight_limit": round(float(np.median([turn["limit"] / turn["ours"] for turn in turns])), 3),
+        **fractions,
         "decisions_per_s": round(total["decisions"] / total["wall_s"]),
         "battles_per_s": round(total["battles"] / total["wall_s"], 1),
-        "rss_mb": round(rss),
+        "rss_mb": round(total["rss_mb"]),
         "ms_per_decision": round(1000 * mine, 3),
         "websocket_ms_per_decision": round(1000 * theirs, 3),
         "dispatch_speedup": round(stock / single, 2),
@@ -278,17 +293,18 @@ def endurance(battles: int, battle_format: str) -> dict:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ratios", action="store_true")
     parser.add_argument("--masks", action="store_true")
     parser.add_argument("--identity", action="store_true")
     parser.add_argument("--endurance", action="store_true")
     parser.add_argument("--battle-format", default="gen9vgc2024regg")
     parser.add_argument(
-        "--rounds", type=flag_type(Size), default=16, help="speed: turns that ours and the bare simulator take"
+        "--rounds", type=flag_type(Size), default=60, help="speed: turns that ours and the bare simulator take"
     )
     parser.add_argument(
         "--battles",
         type=flag_type(Size),
-        help="speed: per turn (40); identity: per format (200); endurance: in all (5000)",
+        help="speed: per turn (16); identity: per format (200); endurance: in all (5000)",
     )
     parser.add_argument(
         "--websocket-battles",
@@ -302,12 +318,14 @@ if __name__ == "__main__":
     args = parser.parse_args()
     end_in_sentences()
     battle_format = install.require_format(args.battle_format)
-    if args.masks:
+    if args.ratios:
+        result = ratios(measure_in_turns(battle_format, args.rounds, args.battles or 16)[2])
+    elif args.masks:
         result = masks(args.decisions)
     elif args.identity:
         result = identity(args.battles or 200)
     elif args.endurance:
         result = endurance(args.battles or 5000, battle_format)
     else:
-        result = speed(battle_format, args.rounds, args.battles or 40, args.websocket_battles) | bench_vgc_train.bench()
+        result = speed(battle_format, args.rounds, args.battles or 16, args.websocket_battles) | bench_vgc_train.bench()
     print(json.dumps(result))

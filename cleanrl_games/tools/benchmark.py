@@ -263,7 +263,7 @@ def play_quarter(folder, history, share):
         output,
     ]
     problem, _, _ = execute(words, TABLE["minutes"]["learn"])
-    return None if problem else json.loads(output.read_text())["results"][0]["win_rate"]
+    return None if problem else json.loads(output.read_text())["results"][0]["score"]
 
 
 def curves_of(history, names, points=400):

@@ -1,9 +1,10 @@
-"""How well does it play? Win rates with 95 % intervals for models of any game, against scripted players and each other.
+"""How well does it play? Scores with 95 % intervals for models of any game, against scripted players and each other.
 
     python cleanrl_games/tools/evaluate.py runs/<run> --against nh random runs/<other run> --episodes 1000
+    python cleanrl_games/tools/evaluate.py runs/<run> --team my_team.txt        # VGC: my team against the field
 
 A player is a run's folder, a model.zip, or the name of one of the game's scripted players. All fights of a pairing are
-played at once. A tie counts half; the interval is Wilson's.
+played at once. In the score a tie counts half, and the interval is Wilson's; wins, ties and losses stand beside it.
 """
 
 import dataclasses
@@ -49,6 +50,10 @@ class Args:
     """OSRS: HOST:PORT of a simulation server to play on, beside the simulator; `baseline` is then its own bot"""
     battle_format: str = ""
     """VGC: the format to play, on its held-out teams; empty = what the judged model was trained on"""
+    teams: str = ""
+    """VGC: a folder of PokePaste files, teams for both sides, or `generated`; empty = the format's held-out teams"""
+    team: str = ""
+    """VGC: a PokePaste file, the team of whom we judge; the others play those of --teams"""
     team_size: Count = 0
     """Rocket League: cars per team; 0 = those of the stage that the judged model had reached"""
     json: str = ""
@@ -170,6 +175,21 @@ def vgc_baselines():
     return BASELINES
 
 
+def vgc_teams(args, battle_format):
+    """What `play_battles` takes: one pool for both, or a pair of those whom we judge and of the others"""
+    from cleanrl_games.envs.vgc.teams import TeamPool
+    from cleanrl_games.envs.vgc.watch import read_team
+
+    field = TeamPool(args.teams or "shipped", battle_format, split="all" if args.teams else "eval")
+    if not args.team:
+        return field
+    try:
+        mine = read_team(Path(args.team).read_text(encoding="utf-8"), battle_format)
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        raise ValueError(f"--team {args.team}: {error}") from None
+    return [mine], field
+
+
 def vgc_matches(player, opponent, episodes, args, save, progress):
     from cleanrl_games.envs.vgc.match import play_battles
 
@@ -183,7 +203,13 @@ def vgc_matches(player, opponent, episodes, args, save, progress):
     battle_format = formats[0] if formats else "gen9vgc2023regc"
     logs = []
     scores, _ = play_battles(
-        *seats, episodes, battle_format, None, seeds[0] >> 1, progress=progress, first_log=logs.append if save else None
+        *seats,
+        episodes,
+        battle_format,
+        vgc_teams(args, battle_format),
+        seeds[0] >> 1,
+        progress=progress,
+        first_log=logs.append if save else None,
     )
     if save:
         from cleanrl_games.envs.vgc.watch import page_of
@@ -396,11 +422,11 @@ def play_all(args, game, players, opponents, progress):
             )
         except (ValueError, OSError) as error:  # a loadout that is not there, a game that cannot be written
             raise models.ModelError(f"{name} against {other}: {error}") from None
-        rate, low, high = wilson(float(scores.mean()), len(scores))
+        score, low, high = wilson(float(scores.mean()), len(scores))
         yield {
             "player": name, "opponent": other, "where": where.server or "simulator", "game": game,
             "episodes": len(scores), "seed": args.seed, "deterministic": args.deterministic,
-            "win_rate": rate, "low": low, "high": high,
+            "score": score, "low": low, "high": high, "win_rate": float((scores == 1).mean()),
             "won": int((scores == 1).sum()), "tied": int((scores == 0.5).sum()), "lost": int((scores == 0).sum()),
             "seconds": round(time.perf_counter() - start, 2), "save": save,
         }  # fmt: skip
@@ -413,13 +439,13 @@ def show(console, results, title):
     on_a_server = any(result["where"] != "simulator" for result in results)
     for column in ("player", "opponent", *(["where"] if on_a_server else [])):
         table.add_column(column, overflow="fold")
-    for column in ("win rate", "95 % interval", "won", "tied", "lost"):
+    for column in ("score", "95 % interval", "won", "tied", "lost"):
         table.add_column(column, justify="right", no_wrap=True)
     for result in results:
         numbers = [f"{result[key]:,}" for key in ("won", "tied", "lost")]
         interval = f"{result['low']:.1%} – {result['high']:.1%}"
         names = [result["player"], result["opponent"], *([result["where"]] if on_a_server else [])]
-        table.add_row(*names, f"{result['win_rate']:.1%}", interval, *numbers)
+        table.add_row(*names, f"{result['score']:.1%}", interval, *numbers)
     console.print(table)
 
 

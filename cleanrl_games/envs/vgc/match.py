@@ -32,14 +32,15 @@ def play_battles(
     episode.
 
     A score is 1 for a win, 0.5 for a tie or a truncated battle, 0 for a loss. `player` is side 0 at even tables and
-    side 1 at odd ones. `teams` are what VGCVecEnv takes, None the shipped held-out ones; `progress(battles done)` is
-    called now and then, `first_log(log)` with the log of the first table's first battle, in which `player` is p1.
+    side 1 at odd ones. `teams` are what VGCVecEnv takes, None the shipped held-out ones; a pair is the player's teams
+    and the opponent's, and then `player` is always side 0. `progress(battles done)` is called now and then,
+    `first_log(log)` with the log of the first table's first battle, in which `player` is p1.
     """
     teams = TeamPool("shipped", battle_format, split="eval") if teams is None else teams
     tables = min(at_once, num_battles)
     # Each table plays its share to the end: to stop at the first `num_battles` that end would favour short ones.
     quota = np.full(tables, num_battles // tables) + (np.arange(tables) < num_battles % tables)
-    side = np.arange(tables) % 2
+    side = np.arange(tables) % 2 if not isinstance(teams, tuple) else np.zeros(tables, np.int64)
     scores, turns, played = [[] for _ in quota], [[] for _ in quota], np.zeros(tables, np.int64)
     names = [who if isinstance(who, str) else "open" for who in (player, opponent)]
     scripted = {"opponents": [tuple(names[:: 1 - 2 * place]) for place in side]} if names != ["open", "open"] else {}
