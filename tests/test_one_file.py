@@ -41,7 +41,7 @@ STEPS = {
     "ppo_osrs_selfplay": (
         "--num-workers 0 --num-envs 8 --num-steps 16 --total-timesteps 800 --hidden-size 16 --head-size 8 "
         "--minibatch-size 64 "
-        "--eval-frequency 0 --eval-episodes 2",
+        "--eval-frequency 0 --eval-episodes 2 --max-ticks 20",
         {"osrs/vec_env.py", "osrs/baselines.py"},
     ),
     "bc_vgc_mdbo": (
@@ -76,6 +76,7 @@ STEPS = {
 
 TRACE = """
 import pathlib, runpy, sys
+import torch, torch._dynamo  # before anybody counts: they are half of the time
 
 root, script, *flags = sys.argv[1:]
 sys.argv = [script, *flags]

@@ -120,10 +120,13 @@ class Replay:
             observe(self.fight, i, me, foe, self.kit, self.kit, params, obs[i], masks[i])
         return obs, masks
 
-    def throw(self, t):
-        """One throw of the dice for every hypothesis → [(fighters, obs, before)] of those that arrive, and one of each
-        run energy."""
-        before = np.stack(self.hypotheses)
+    def throw(self, t, first):
+        """One throw of the dice for every hypothesis → [(fighters, obs, before)] of those that arrive, and at the first
+        throw one of each run energy."""
+        rows = b"".join(
+            fighters.tobytes() for fighters in self.hypotheses
+        )  # np.stack compares 150 types field by field
+        before = np.frombuffer(rows, self.env.fighters.dtype).reshape(-1, 2)
         after, count = before.copy(), len(before)
         obs, masks = np.zeros((count, 2, NUM_OBS), np.float32), np.zeros((count, 2, NUM_LOGITS), np.bool_)
         matched = np.zeros(count, np.bool_)
@@ -135,9 +138,13 @@ class Replay:
             masks, matched,
         )  # fmt: skip
         self.fight.pid = pids[1]
-        outcomes = [(after[h].view(np.recarray), obs[h], self.hypotheses[h]) for h in range(count)]
-        by_energy = {tuple(int(f.run_energy) for f in outcome[0]): outcome for outcome in outcomes}
-        return [outcomes[h] for h in np.flatnonzero(matched)], by_energy
+
+        def outcome(h):
+            return after[h].view(np.recarray), obs[h], self.hypotheses[h]
+
+        energies = [tuple(pair) for pair in after["run_energy"].tolist()] if first else []
+        last = {pair: h for h, pair in enumerate(energies)}  # in the order in which each was first met
+        return [outcome(h) for h in np.flatnonzero(matched)], {pair: outcome(h) for pair, h in last.items()}
 
     def write_damage(self, t, fighters, before):
         """The server's damage replaces the simulator's throws."""
@@ -175,8 +182,8 @@ class Replay:
         explained, attempt, nearest = {}, 0, None
         while attempt < 200 and not (explained and attempt >= (16 if thrown else 1)):
             attempt += 1
-            arrived, first = self.throw(t)
-            nearest = nearest or first
+            arrived, by_energy = self.throw(t, first=nearest is None)
+            nearest = nearest or by_energy
             for outcome in arrived:
                 explained.setdefault(self.hidden(outcome[0]), outcome)
         if not explained:

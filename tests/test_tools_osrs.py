@@ -32,7 +32,7 @@ SCRIPT = models.SCRIPTS / "ppo_osrs_selfplay.py"
 SPANS = [slice(offset, offset + size) for offset, size in zip(HEAD_OFFSETS, HEAD_SIZES)]
 
 
-def make_model(path, script, states, seed):
+def make_model(path, script, states, seed, **settings):
     """An untrained policy with opinions: the last layers start near zero, where every action is as likely."""
     torch.manual_seed(seed)
     agent = script.Agent(32, 16)
@@ -40,7 +40,7 @@ def make_model(path, script, states, seed):
         agent.head_out.mul_(100)
         agent.obs_mean.copy_(torch.from_numpy(states[0].mean(0)))
         agent.obs_std.copy_(torch.from_numpy(states[0].std(0).clip(0.01)))
-    script.save_model(path, agent, script.Args(hidden_size=32, head_size=16))
+    script.save_model(path, agent, script.Args(hidden_size=32, head_size=16, **settings))
 
 
 @pytest.fixture(scope="module")
@@ -771,10 +771,12 @@ def test_evaluate_from_the_command_line(folder, tmp_path):
     assert done.stderr.strip().startswith(str(broken)) and "Traceback" not in done.stderr
 
 
-def test_evaluate_makes_a_gif_per_pairing(folder, tmp_path):
+def test_evaluate_makes_a_gif_per_pairing(script, states, tmp_path):
     from PIL import Image
 
-    evaluate.main([str(folder), "--episodes", "2", "--save", str(tmp_path / "fight.gif")])
-    for name in evaluate.osrs_baselines():
+    make_model(tmp_path / "tiny.zip", script, states, 1, max_ticks=15)  # drawing a tick takes longer than playing it
+    words = [str(tmp_path / "tiny.zip"), "--against", "nh", "tank", "--episodes", "2"]
+    evaluate.main([*words, "--save", str(tmp_path / "fight.gif")])
+    for name in ("nh", "tank"):
         with Image.open(tmp_path / f"fight_tiny_vs_{name}.gif") as picture:
             assert picture.format == "GIF" and picture.n_frames > 5

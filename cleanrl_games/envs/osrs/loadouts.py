@@ -1,6 +1,7 @@
 """Loadouts as data: reads `loadouts.yaml` (or a user's file of the same form) into the record array the simulator
 uses."""
 
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -188,13 +189,19 @@ def load_loadouts(path=None):
     """Reads a file of loadouts → (names, record array). `path=None` reads the one that is shipped."""
     path = Path(path) if path else Path(__file__).with_name("loadouts.yaml")
     try:
-        content = yaml.safe_load(path.read_text())
+        names, records = _read(path.read_text(), path)
     except FileNotFoundError:
         raise FileNotFoundError(
             f"No loadout file at {path}. Give a YAML file like {Path(__file__).with_name('loadouts.yaml')}."
         ) from None
     except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+    return names, records.copy()
+
+
+@functools.lru_cache(maxsize=8)  # parsing takes longer than making an environment
+def _read(text, path):
+    content = yaml.safe_load(text)
     if not isinstance(content, dict) or not content:
         raise ValueError(f"{path} holds no loadout: expected a mapping from name to fields.")
     records = np.zeros(len(content), LOADOUT).view(np.recarray)
