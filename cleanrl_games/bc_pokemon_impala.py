@@ -635,8 +635,9 @@ class Actor:
         return Game(self.envs[seat], self.experts[seat], number, job.starts[number], noise, self.agent)
 
     @torch.no_grad()
-    def play(self, job):
-        """→ Result; transitions are in the file `job.segment` when this returns"""
+    def play(self, job, stopping=()):
+        """→ Result; transitions are in the file `job.segment` when this returns. None if `stopping` is filled
+        meanwhile"""
         begin, inference_time, steps = time.perf_counter(), 0.0, 0
         agreed, value, entropy = 0, 0.0, 0.0
         if job.weights is not None:
@@ -648,6 +649,8 @@ class Actor:
         seats = {seat: self.begin(seat, job, waiting.popleft()) for seat in range(min(len(self.envs), len(waiting)))}
         played = []
         while seats:
+            if stopping:
+                return None
             games = list(seats.values())
             for game, small in zip(games, resize(np.stack([game.observation for game in games]), SIZE)):
                 game.memory.see(small)
@@ -895,15 +898,17 @@ class ClusterActors:
 
 
 class InlineActor:
-    """The same without processes: a job is done when it is submitted. For a debugger, and for runs that repeat to the
-    bit."""
+    """The same without processes: a job is done when it is submitted, or left when the run stops. For a debugger, and
+    for runs that repeat to the bit."""
 
-    def __init__(self, make_player, args):
+    def __init__(self, make_player, args, stopping):
         self.count, self.player, self.ended, self.pending = 1, make_player(args, 0), [], 0
+        self.stopping = stopping
 
     def submit(self, job):
-        self.ended.append((job, self.player.play(job)))
-        self.pending += 1
+        if not self.stopping:
+            self.ended.append((job, self.player.play(job, self.stopping)))
+            self.pending += 1
 
     def poll(self, timeout=0.0):
         ended, self.ended, self.pending = self.ended, [], 0
@@ -913,10 +918,10 @@ class InlineActor:
         pass
 
 
-def make_actors(args, count):
+def make_actors(args, count, stopping=()):
     """Where the episodes are played: in this process, in processes of this machine, or on a cluster"""
     if not count:
-        return InlineActor(Actor, args)
+        return InlineActor(Actor, args, stopping)
     return ClusterActors(count, args) if args.ray_address else ActorProcesses(count, Actor, args)
 
 
@@ -1212,7 +1217,7 @@ if __name__ == "__main__":
     state = {
         "update": 0, "seconds": 0.0, "rounds": 0, "next_round": 0, "jobs": 0, "best_success": -1.0,
         "best_milestones": -1.0,
-        "expert_milestones": 0.0, "agreement": 0.0, "distill": 1.0,
+        "expert_episodes": 0, "expert_measured": False, "expert_milestones": 0.0, "agreement": 0.0, "distill": 1.0,
     }  # fmt: skip
     if checkpoint:
         restore(checkpoint, agent=agent, target=target, optimizer=optimizer, scaler=scaler)
@@ -1261,7 +1266,7 @@ if __name__ == "__main__":
         save_model(run_dir / "model.zip", agent.state_dict(), args)
 
     # --- jobs for the actors
-    actors = make_actors(args, args.num_workers)
+    actors = make_actors(args, args.num_workers, stopping)
     evaluations = {}  # update → {"weights", "jobs" under way, "episodes" by kind, "stats"}
 
     def submit(kind, starts, pieces=0, video="", **more):
@@ -1271,7 +1276,8 @@ if __name__ == "__main__":
             state["jobs"] += 1
             segment = str(played_dir / f"{state['jobs']:05d}") if more.get("segment") else ""
             chosen = [starts[index] for index in part]
-            actors.submit(Job(kind, chosen, [args.seed, state["jobs"]], **{**more, "segment": segment}, video=video))
+            job = Job(kind, chosen, [args.seed, state["jobs"]], **{**more, "segment": segment}, video=video)
+            actors.submit(job)
             video = ""
         return len(parts)
 
@@ -1327,6 +1333,7 @@ if __name__ == "__main__":
         milestones = float(np.mean([sum(episode.milestones.values()) for episode in result.episodes]))
         if job.segment:
             metrics["charts/transitions_added"] = data.add_segment(job.segment)
+            state["expert_episodes"] += len(job.starts) if job.kind == "expert" else 0
             priorities.grow(len(data))
             kept = data.drop_oldest(played_dir, args.max_played_gb * 1e9)
             if kept is not None:
@@ -1342,6 +1349,7 @@ if __name__ == "__main__":
             }
         if job.kind == "expert" and not job.segment:
             state["expert_milestones"] = milestones
+            state["expert_measured"] = True
             metrics["eval/expert_milestones"] = milestones
         if job.evaluation in evaluations:
             entry = evaluations[job.evaluation]
@@ -1390,13 +1398,13 @@ if __name__ == "__main__":
     wait_time, learn_time, is_due, is_consistent = 0.0, 0.0, False, True
 
     try:
-        if not checkpoint and args.expert_episodes:
-            starts = [train_starts[index] for index in rng.integers(len(train_starts), size=args.expert_episodes)]
+        missing = args.expert_episodes - state["expert_episodes"]  # all of them, unless it was interrupted before
+        if missing > 0:
+            starts = [train_starts[index] for index in rng.integers(len(train_starts), size=missing)]
             submit("expert", starts, pieces=-(-len(starts) // 16), beta=1.0, noise=args.noise, segment=True)
-        if not checkpoint and is_quest and args.expert == "scripted":
-            submit(
-                "expert", eval_starts[: args.eval_episodes], beta=1.0
-            )  # what there is to reach in the worlds of the evaluation
+        if is_quest and args.expert == "scripted" and not state["expert_measured"]:
+            # what there is to reach in the worlds of the evaluation
+            submit("expert", eval_starts[: args.eval_episodes], beta=1.0)
         while not stopping and progress() < 1.0:
             # --- the actors: the next round, an evaluation that is due, results
             wait_start = time.perf_counter()

@@ -53,7 +53,7 @@ from cleanrl_games.runtime.files import keep_models, make_run_folder, script_sou
 from cleanrl_games.runtime.logger import Logger
 from cleanrl_games.runtime.metrics import score_metrics
 from cleanrl_games.runtime.settings import Count, Fraction, NonNegative, Positive, Size, parse_args
-from cleanrl_games.runtime.stopping import check_finite, stop_on_signals
+from cleanrl_games.runtime.stopping import check_finite, stop_on_signals, until_stopped
 
 
 @dataclasses.dataclass
@@ -917,14 +917,28 @@ if __name__ == "__main__":
         keep_models(run_dir, args.keep_models, run_dir / "models" / now.best_model)
         return metrics
 
+    def judge(done):
+        """Held-out battles, now and then battles with the scripted players; keeps the best model → metrics"""
+        metrics = validate(agent, demos, valid, device, args.minibatch_size)
+        check_finite([torch.tensor(metrics["losses/valid_policy_loss"])])
+        if metrics["losses/valid_policy_loss"] < now.best_loss:
+            now.best_loss = metrics["losses/valid_policy_loss"]
+            save_model(run_dir / "model.zip", agent, args)
+        evaluation_due = args.eval_epochs and now.position == 0 and now.epoch % args.eval_epochs == 0
+        if evaluation_due and args.eval_battles and done < 1.0:
+            metrics |= evaluate_now(args.eval_battles)
+        return metrics
+
     stopping = stop_on_signals("step")
     save_all()
-    collect_demonstrations(args, battle_format, stopping)
+    until_stopped(stopping, collect_demonstrations, args, battle_format, stopping)
     if stopping or not args.epochs:
         save_all()
         print(f"The demonstrations are in {', '.join(sets)}; go on with --resume {run_dir}", flush=True)
         raise SystemExit(0)
-    demos = demos or load_demonstrations(sets, battle_format)
+    demos = demos or until_stopped(stopping, load_demonstrations, sets, battle_format)
+    if stopping:
+        raise SystemExit(0)
     train, valid = split_battles(demos, args.seed, args.valid_fraction)
     shuffled_labels = ShuffledLabels(demos, train, args.seed) if args.shuffle_labels else None
     num_rows = int(demos.streams["length"][train].sum())
@@ -954,26 +968,27 @@ if __name__ == "__main__":
                     }
                     logger.write(metrics, now.global_step, done)
                     losses, log_time = [], time.time()
+            before = dataclasses.replace(now)
             if now.position == len(batches):
                 now.epoch += 1
                 now.position = 0
-            metrics = {"charts/epoch": now.epoch, **loss_metrics(losses)}
-            metrics |= validate(agent, demos, valid, device, args.minibatch_size)
-            check_finite([torch.tensor(metrics["losses/valid_policy_loss"])])
-            if metrics["losses/valid_policy_loss"] < now.best_loss:
-                now.best_loss = metrics["losses/valid_policy_loss"]
-                save_model(run_dir / "model.zip", agent, args)
             done = share_done(args, now, start_time)
-            evaluation_due = args.eval_epochs and now.position == 0 and now.epoch % args.eval_epochs == 0
-            if evaluation_due and args.eval_battles and done < 1.0:
-                metrics |= evaluate_now(args.eval_battles)
+            metrics = {"charts/epoch": now.epoch, **loss_metrics(losses)}
+            metrics |= until_stopped(stopping, judge, done)
+            if stopping:  # whoever resumes goes on here: with the rest of the epoch, or with judging it
+                now = before
+                break
             logger.write(metrics, now.global_step, done)
             losses, log_time = [], time.time()
+            save_all()
+        if stopping:
             save_all()
         if not stopping and args.final_battles:
             best, _ = load_model(run_dir)
             seed = now.global_step + 1  # not the battles of an evaluation before
-            metrics = evaluate(args, best, args.final_battles, opponents, seed=seed, play_all=play_all)
+            metrics = until_stopped(
+                stopping, evaluate, args, best, args.final_battles, opponents, seed=seed, play_all=play_all
+            )
             logger.write(metrics | {"stats/collect_minutes": now.collect_seconds / 60}, now.global_step, 1.0)
     finally:
         logger.close()

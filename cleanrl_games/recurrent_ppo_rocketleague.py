@@ -59,7 +59,7 @@ from cleanrl_games.runtime.shared_memory import (
     share_all,
     to_flat,
 )
-from cleanrl_games.runtime.stopping import check_finite, progress, stop_on_signals
+from cleanrl_games.runtime.stopping import check_finite, progress, stop_on_signals, until_stopped
 
 # Named sets of values; a flag or a config file overrides them. `fast`, the default, is what the defaults below say: it
 # learns on two CPU cores. `field` is what public bots are trained with on a GPU: a wider network, large batches, small
@@ -1519,7 +1519,7 @@ if __name__ == "__main__":
             finished = done >= 1.0
             evaluated = finished or (args.eval_frequency and now.update % args.eval_frequency == 0)
             if evaluated:
-                metrics |= evaluate(args, agent, league, now, run_dir)
+                metrics |= until_stopped(stopping, evaluate, args, agent, league, now, run_dir)
             if now.stage_scores:
                 metrics[f"charts/measure_{STAGES[now.stage].measure}"] = float(np.mean(now.stage_scores))
             metrics |= {

@@ -51,7 +51,7 @@ from cleanrl_games.runtime.logger import Logger
 from cleanrl_games.runtime.metrics import score_metrics, time_metrics
 from cleanrl_games.runtime.settings import Count, Fraction, NonNegative, Positive, Size, parse_args
 from cleanrl_games.runtime.shared_memory import Broadcast, copy_with_weights, from_flat, share_all, to_flat
-from cleanrl_games.runtime.stopping import check_finite, progress, stop_on_signals
+from cleanrl_games.runtime.stopping import check_finite, progress, stop_on_signals, until_stopped
 
 # Names that users of similar trainers type, and what they mean here.
 ALIASES = {
@@ -1788,7 +1788,7 @@ if __name__ == "__main__":
                 metrics["exploiter/best_win_rate"] = best
             finished = done >= 1.0
             if finished or (args.eval_frequency and now.update % args.eval_frequency == 0):
-                metrics |= evaluate_all(finished)
+                metrics |= until_stopped(stopping, evaluate_all, finished)
             logger.write(metrics, now.global_step, done)
             if finished or stopping:
                 break

@@ -23,10 +23,13 @@ def first_line(error):
 
 
 def end_in_sentences(debug=False):
-    """From now on an uncaught BadInput or RunFailed is its sentence and its exit code. debug: with the traceback before
-    it."""
+    """From now on an uncaught BadInput or RunFailed is its sentence and its exit code, and so is a Ctrl-C that nobody
+    handles. debug: with the traceback before it."""
 
     def report(kind, error, trace):
+        if isinstance(error, KeyboardInterrupt) and not debug:
+            print("Interrupted.", file=sys.stderr, flush=True)
+            raise SystemExit(130)  # as a shell counts a death by SIGINT
         if not isinstance(error, BadInput | RunFailed):
             sys.__excepthook__(kind, error, trace)
             return

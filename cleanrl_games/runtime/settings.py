@@ -21,6 +21,7 @@ import yaml
 
 from cleanrl_games.runtime.errors import BadInput, end_in_sentences, first_line
 from cleanrl_games.runtime.files import run_folder, script_source, settings_text
+from cleanrl_games.runtime.stopping import listen_early
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,6 +214,7 @@ def parse_args(cls, presets, argv=None, aliases=None):
     """Reads flags into the script's Args. What was said more specifically wins. `aliases`: see resolve_alias"""
     module = sys.modules[cls.__module__]
     end_in_sentences()
+    listen_early()
     script_source(module.__file__)  # as it is now, should somebody edit the file while it runs
     words = split_flags(sys.argv[1:] if argv is None else argv, aliases or {})
     for at, word in enumerate(words):

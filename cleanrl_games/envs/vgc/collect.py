@@ -2,19 +2,20 @@
 demonstrations.
 
 process × workers:  VGCVecEnv(opponents=(expert, expert), record=True) ──> Writer ──> shards
-                                      └─ battles, rows, finished shards ──> queue ──> index.json, progress
+                                      └─ battles, rows, finished shards ──> pipe ──> index.json, progress
 
 On a cluster the battles themselves come back, and the Writers are here.
 """
 
+import contextlib
 import functools
 import itertools
 import multiprocessing
-import queue
 import signal
 import sys
 import time
 import traceback
+from multiprocessing import connection
 from pathlib import Path
 
 import numpy as np
@@ -73,19 +74,22 @@ def record(battle_format, teams, experts, num_battles, seed):
                 ]
 
 
-def worker_main(folder, name, settings, report):
-    """The life of a collecting process; ends with its parent."""
+def worker_main(pipe):
+    """The life of a collecting process: it gets its job and sends (battles, decisions, the shard that is full now), and
+    "end" at last. Ends with its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    parent = multiprocessing.parent_process()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
+        folder, name, job = pipe.recv()
         writer = demos.Writer(folder, name)
-        for battle in record(**settings):
-            report.put(("battle", sum(len(rows) for rows, *_ in battle), writer.add(battle)))
-            if not parent.is_alive():
-                return
-        report.put(("end", 0, writer.flush()))
+        for battle in record(**job):
+            pipe.send((1, sum(len(rows) for rows, *_ in battle), writer.add(battle)))
+        pipe.send((0, 0, writer.flush()))
+        pipe.send("end")
+    except (EOFError, BrokenPipeError, ConnectionResetError):  # the parent has ended
+        return
     except Exception:
-        report.put(("error", 0, traceback.format_exc()))
+        pipe.send(traceback.format_exc())
 
 
 class CollectingView:
@@ -116,37 +120,68 @@ class CollectingView:
 
 
 def process_reports(folder, name, jobs, stopping):
-    """A process for each job → what they report, until all have ended."""
+    """A process for each job → what they report, until all have ended. One that is killed is replaced: its full shards
+    stay, the rest of its battles are played anew. Each has a pipe of its own, so that it leaves no lock behind."""
     context = multiprocessing.get_context("spawn")
-    report = context.Queue()
-    processes = [
-        context.Process(
-            target=worker_main, args=(folder, f"{name}{number}_", job, report), name=f"collect-{number}", daemon=True
-        )
-        for number, job in enumerate(jobs)
-    ]
+    processes, pipes, deaths = {}, {}, []
+    left = [job["num_battles"] for job in jobs]  # not in a shard yet
+    unsaved = [[0, 0] for _ in jobs]  # battles and decisions that were reported and are in no shard
+
+    def start(number):
+        pipes[number], theirs = context.Pipe()
+        anew = f"{len(deaths)}_" if deaths else ""
+        job = {**jobs[number], "num_battles": left[number], "seed": jobs[number]["seed"] + 100_003 * len(deaths)}
+        process = context.Process(target=worker_main, args=(theirs,), name=f"collect-{number}", daemon=True)
+        process.start()
+        processes[number] = process
+        theirs.close()  # so that its death is noticed here
+        with contextlib.suppress(OSError):  # it is dead already: the loop below will see that
+            pipes[number].send((folder, f"{name}{number}_{anew}", job))
+
+    def replace(number):
+        process = processes[number]
+        process.join()
+        deaths.append(time.monotonic())
+        cause = f"pid {process.pid}, exit code {process.exitcode}"
+        print(f"Collecting process {number} died ({cause}): a new one takes its place.", flush=True)
+        if len(deaths) >= 3 and deaths[-1] - deaths[-3] < 60.0:
+            raise demos.DemonstrationError(
+                f"Three collecting processes died within a minute, the last one of: {cause}."
+            )
+        del pipes[number]
+        if left[number]:
+            start(number)
+
     try:
-        for process in processes:
-            process.start()
-        working = len(processes)
-        while working and not stopping:
-            try:
-                kind, count, shard = report.get(timeout=1.0)
-            except queue.Empty:
-                dead = [process for process in processes if process.exitcode not in (None, 0)]
-                if dead:
-                    raise RuntimeError(
-                        f"Collecting process {dead[0].pid} died with exit code {dead[0].exitcode}."
-                    ) from None
-                continue
-            if kind == "error":
-                raise RuntimeError(f"A collecting process failed:\n{shard}")
-            working -= kind == "end"
-            yield count, shard
+        for number in range(len(jobs)):
+            start(number)
+        while pipes and not stopping:
+            ready = connection.wait(pipes.values(), timeout=1.0)
+            for number, pipe in list(pipes.items()):
+                if pipe not in ready:
+                    continue
+                try:
+                    report = pipe.recv()
+                except (EOFError, OSError):  # nobody holds the other end any more
+                    replace(number)
+                    yield -unsaved[number][0], -unsaved[number][1], None
+                    unsaved[number] = [0, 0]
+                    continue
+                if report == "end":
+                    del pipes[number]
+                elif isinstance(report, str):
+                    raise RuntimeError(f"A collecting process failed:\n{report}")
+                else:
+                    battles, decisions, shard = report
+                    unsaved[number] = [unsaved[number][0] + battles, unsaved[number][1] + decisions]
+                    if shard:
+                        left[number] -= shard["battles"]
+                        unsaved[number] = [0, 0]
+                    yield battles, decisions, shard
     finally:
-        for process in processes:
+        for process in processes.values():
             process.terminate()
-        for process in processes:
+        for process in processes.values():
             process.join()
 
 
@@ -154,10 +189,10 @@ def inline_reports(folder, name, jobs, stopping):
     for number, job in enumerate(jobs):
         writer = demos.Writer(folder, f"{name}{number}_")
         for battle in record(**job):
-            yield sum(len(rows) for rows, *_ in battle), writer.add(battle)
+            yield 1, sum(len(rows) for rows, *_ in battle), writer.add(battle)
             if stopping:
                 return
-        yield 0, writer.flush()
+        yield 0, 0, writer.flush()
 
 
 def cluster_reports(folder, name, jobs, stopping, streams):
@@ -165,9 +200,9 @@ def cluster_reports(folder, name, jobs, stopping, streams):
     writers = [demos.Writer(folder, f"{name}{number}_") for number in range(len(jobs))]
     makers = [functools.partial(record, **job) for job in jobs]
     for number, battle in streams(makers, stopping):
-        yield sum(len(rows) for rows, *_ in battle), writers[number].add(battle)
+        yield 1, sum(len(rows) for rows, *_ in battle), writers[number].add(battle)
     if not stopping:
-        yield from ((0, writer.flush()) for writer in writers)
+        yield from ((0, 0, writer.flush()) for writer in writers)
 
 
 def collect(
@@ -209,8 +244,8 @@ def collect(
         reports = cluster_reports(*names, streams)
     else:
         reports = process_reports(*names) if workers else inline_reports(*names)
-    for decisions, shard in reports:
-        done, rows = done + (decisions > 0), rows + decisions
+    for battles, decisions, shard in reports:
+        done, rows = done + battles, rows + decisions
         if shard:
             index["shards"].append(shard)
             demos.write_index(folder, index)
