@@ -1229,7 +1229,7 @@ def actor_main(args, index, broadcast, slots, pipe):
             slot = pipe.recv()
             actor.rollout(broadcast, slots[slot])
             pipe.send((slot, ""))
-    except (EOFError, BrokenPipeError):  # the learner has ended
+    except (EOFError, ConnectionError):  # the learner has ended
         return
     except BadInput as error:
         pipe.send((None, error))

@@ -38,6 +38,8 @@ class Channel:
                         raise EOFError
                 answered = self.end.recv()
         except (EOFError, OSError):  # nobody holds the other end any more
+            if parent and not parent.is_alive():
+                raise EOFError from None  # the learner has ended, and the inference process with it
             raise RuntimeError(
                 "The inference process has ended; what it said stands above. --inference worker does without it."
             ) from None

@@ -9,6 +9,14 @@ import time
 
 from cleanrl_games.runtime.files import write_atomically
 
+# TensorBoard, which ends when its standard input does: with the run, however that ends.
+TENSORBOARD = """
+import os, sys, threading
+threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
+from tensorboard.main import run_main
+run_main()
+"""
+
 
 def wandb_id(folder):
     """The run's W&B id, kept in its folder: a run that is resumed goes on in the same W&B run."""
@@ -56,18 +64,15 @@ class Logger:
             self.live.start()
 
     def _start_tensorboard(self, folder):
-        command = [
-            sys.executable,
-            "-m",
-            "tensorboard.main",
-            "--logdir",
-            str(folder),
-            "--host",
-            "127.0.0.1",
-            "--port",
-            "0",
-        ]
-        self.tensorboard = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        flags = ["--logdir", str(folder), "--host", "127.0.0.1", "--port", "0"]
+        self.tensorboard = subprocess.Popen(
+            [sys.executable, "-c", TENSORBOARD, *flags],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            process_group=0,  # a terminal's Ctrl-C is the run's to handle
+        )
         for line in self.tensorboard.stderr:
             if "http://" in line:
                 print(f"TensorBoard: {line[line.index('http://') :].split()[0]}", flush=True)
