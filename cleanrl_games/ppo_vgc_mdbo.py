@@ -1429,12 +1429,12 @@ if __name__ == "__main__":
         """The models beside the results let a run be compared with its own past."""
         path = run_dir / "models" / f"{now.global_step}.zip"
         save_model(path, agent, args)
-        if not battles:
-            return {}
-        metrics = evaluate(args, agent, battles, dict(zip(BASELINES, BASELINES)), seed=now.global_step)
-        score = float(np.mean([metrics[f"eval/{name}"] for name in BASELINES]))
-        if score > now.best_score:
-            now.best_score, now.best_model = score, path.name
+        metrics = {}
+        if battles:
+            metrics = evaluate(args, agent, battles, dict(zip(BASELINES, BASELINES)), seed=now.global_step)
+            score = float(np.mean([metrics[f"eval/{name}"] for name in BASELINES]))
+            if score > now.best_score:
+                now.best_score, now.best_model = score, path.name
         keep_models(run_dir, args.keep_models, run_dir / "models" / now.best_model)
         return metrics
 

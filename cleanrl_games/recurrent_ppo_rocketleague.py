@@ -327,7 +327,7 @@ class Args:
     capture_video: bool = False
     """a GIF of a kickoff against `rule` with each evaluation"""
     keep_models: Count = 50
-    """the newest so many models/*.zip of a run are kept; 0 = all"""
+    """the newest so many models/*.zip of a run are kept, and the best; 0 = all"""
 
 
 # ------------------------------------------------------------------------------------------------------------- network
@@ -1310,6 +1310,8 @@ class Progress:
     stage: int = 0
     stage_update: int = 0  # updates since the stage began
     stage_scores: list = dataclasses.field(default_factory=list)  # the stage's measure, game by game
+    best_elo: float = -math.inf  # the highest after rating matches
+    best_model: str = ""
 
     def state_dict(self):
         return dataclasses.asdict(self)
@@ -1333,8 +1335,8 @@ def evaluate(args, agent, league, now, run_dir):
     """Rating matches, all of them in games.csv, and the touch rate → metrics. The models let a run be compared with its
     own past."""
     policy = copy_with_weights(agent, to_flat(agent)).cpu().eval()
-    save_model(run_dir / "models" / f"{now.global_step}.zip", policy, args, now.stage)
-    keep_models(run_dir, args.keep_models)
+    path = run_dir / "models" / f"{now.global_step}.zip"
+    save_model(path, policy, args, now.stage)
     stage, metrics = STAGES[now.stage], {}
     for member in league.rating_opponents(now.update):
         scripted = member["serial"] < FIRST_MEMBER
@@ -1351,6 +1353,9 @@ def evaluate(args, agent, league, now, run_dir):
         if member["name"] == "rule" and stage.measure == "win":
             now.stage_scores.extend((scores == 1.0).tolist())  # a tie is not a win
     league.prune()
+    if league.agent["elo"] > now.best_elo:
+        now.best_elo, now.best_model = league.agent["elo"], path.name
+    keep_models(run_dir, args.keep_models, run_dir / "models" / now.best_model)
     small = dataclasses.replace(
         args, num_agents=12 * math.ceil(args.eval_episodes / 6), state_file="", aerial_focus=0.0
     )

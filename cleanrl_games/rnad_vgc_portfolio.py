@@ -1703,6 +1703,7 @@ if __name__ == "__main__":
         """The models beside the results let a run be compared with its own past; at the end it is."""
         path = run_dir / "models" / f"{now.global_step}.zip"
         save_model(path, agent, args)
+        keep_models(run_dir, args.keep_models, run_dir / "models" / now.best_model)
         battles = args.final_battles if final else args.eval_battles
         if not battles:
             return {}
@@ -1713,7 +1714,6 @@ if __name__ == "__main__":
         score = float(np.mean([metrics[f"eval/{name}"] for name in BASELINES]))
         if score > now.best_score:
             now.best_score, now.best_model = score, path.name
-        keep_models(run_dir, args.keep_models, run_dir / "models" / now.best_model)
         past = []
         for member in pool.members if final else ():
             policy = freeze_copy(agent, broadcast.member_weights[member["place"]]).cpu()
