@@ -264,6 +264,7 @@ TOOL_CASES = [
     ("diagnose_performance", "--minibatches 0", "--minibatches should be 1 or more"),
     ("play_showdown", "nowhere --accept --ladder", "one of: --accept"),
     ("play_showdown", "nowhere --accept --battles 0", "--battles should be 1 or more"),
+    ("play_showdown", "nowhere --accept --battle-format gen9vgc1999", "Unknown battle format 'gen9vgc1999'"),
     ("play_showdown", "nowhere --accept --server http://here", "is no websocket address"),
     ("play_showdown", "nowhere --challenge me --wait-seconds 0", "--wait-seconds should be more than 0"),
     ("play_showdown", "nowhere --accept --server ws://127.0.0.1:9", "No Showdown server answers"),

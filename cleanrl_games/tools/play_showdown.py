@@ -30,7 +30,7 @@ import websockets
 from poke_env import AccountConfiguration, ServerConfiguration
 from poke_env.teambuilder import Teambuilder
 
-from cleanrl_games.envs.vgc import PREVIEW, TeamPool, VGCPlayer
+from cleanrl_games.envs.vgc import PREVIEW, TeamPool, VGCPlayer, require_format
 from cleanrl_games.envs.vgc.teams import TeamError
 from cleanrl_games.runtime.errors import BadInput, RunFailed, first_line
 from cleanrl_games.runtime.settings import Positive, Size, parse_flags
@@ -197,6 +197,8 @@ async def play(player, args):
 def make_player(args):
     if sum([args.accept, bool(args.challenge), args.ladder]) != 1:
         raise PlayError("Say how to find opponents, one of: --accept, --challenge NAME, --ladder.")
+    if args.battle_format:
+        require_format(args.battle_format)
     address = websocket_address(args.server)
     asyncio.run(check_server(address))
     if os.environ.get("SHOWDOWN_PASSWORD"):
