@@ -68,6 +68,34 @@ def step_all(
             start_fight(i, fights, fighters, loadouts, pool, mirror, params[0], obs, masks)
 
 
+@njit(cache=True)
+def in_range(actions, sizes):
+    for fight in range(actions.shape[0]):
+        for fighter in range(2):
+            for head in range(len(sizes)):
+                if actions[fight, fighter, head] < 0 or actions[fight, fighter, head] >= sizes[head]:
+                    return False
+    return True
+
+
+def read_weights(weights):
+    """{term: weight} or one weight a term → (NUM_TERMS,)"""
+    if weights is None:
+        weights = {"ko": 1.0, "death": -1.0}
+    if isinstance(weights, dict):
+        for name in weights:
+            if name not in contract.REWARD_TERMS:
+                raise ValueError(f"Unknown reward term {name!r}. There are: {', '.join(contract.REWARD_TERMS)}.")
+        weights = [weights.get(name, 0.0) for name in contract.REWARD_TERMS]
+    weights = np.asarray(weights, np.float32)
+    if weights.shape != (contract.NUM_TERMS,):
+        raise ValueError(f"reward_weights should be {contract.NUM_TERMS} numbers, found shape {weights.shape}.")
+    return weights
+
+
+HEAD_SIZES = np.array(contract.HEAD_SIZES)
+
+
 class NHVecEnv:
     """N fights, tick by tick.
 
@@ -86,7 +114,7 @@ class NHVecEnv:
         mirror=True,
         seed=1,
         max_ticks=1000,
-        reward_weights=None,
+        reward_weights=None,  # {term: weight} or (NUM_TERMS,); None = 1 for a kill, -1 for a death
         quirks=True,
         allow_smite=False,
         allow_redemption=False,
@@ -97,11 +125,7 @@ class NHVecEnv:
         self.mirror, self.max_ticks = mirror, max_ticks
         self.params = np.zeros(1, PARAMS).view(np.recarray)
         self.params[0] = (quirks, allow_smite, allow_redemption, move_if_can_attack)
-        self.reward_weights = (
-            np.zeros(contract.NUM_TERMS, np.float32)
-            if reward_weights is None
-            else np.asarray(reward_weights, np.float32)
-        )
+        self.reward_weights = read_weights(reward_weights)
         self.single_observation_space = gym.spaces.Box(-np.inf, np.inf, (contract.NUM_OBS,), np.float32)
         self.single_action_space = gym.spaces.MultiDiscrete(contract.HEAD_SIZES)
 
@@ -124,6 +148,12 @@ class NHVecEnv:
         return self.obs, self.masks
 
     def step(self, actions):
+        actions = np.ascontiguousarray(actions)
+        shape = (self.num_fights, 2, contract.NUM_HEADS)
+        if actions.shape != shape or actions.dtype.kind not in "iu":  # compiled code would read beyond their end
+            raise ValueError(f"step expects whole numbers of shape {shape}, found {actions.dtype} of {actions.shape}.")
+        if not in_range(actions, HEAD_SIZES):
+            raise ValueError(f"step expects actions below their heads' sizes, {contract.HEAD_SIZES}.")
         step_all(
             actions, self.fights, self.fighters, self.loadouts, self.pool, self.mirror, self.params, self.max_ticks,
             self.obs, self.masks, self.facts, self.terms, self.ended, self.final_obs,
