@@ -5,8 +5,9 @@
     ┌ actor (process × num_workers, inline, or Ray) ┐   slot numbers   ┌ learner ─────────────────────────────┐
     │ fights in Numba, batched inference; opponents │ ───────────────► │ rewards, GAE, PPO, normalisation     │
     │ are fixed from a fight's start to its end     │  2 shared-memory │ league, Elo, evaluation, checkpoints │
-    └───────────────────────▲───────────────────────┘  slots per actor └──────────────────┬───────────────────┘
-                            └── Broadcast: weights by version, league, shares ◄───────────┘
+    └───────────────────────▲───────────────────────┘  slots per actor └────────┬───────────┬───▲─────────────┘
+                            └── Broadcast: weights by version, league, shares ◄─┘   frozen  ▼   │ what it won
+                                                                      exploiter: this script, --targets
 
 A rollout holds T ticks of F fights with both fighters, so that the critic of one can look into the other's hand.
 """
@@ -14,6 +15,7 @@ A rollout holds T ticks of F fights with both fighters, so that the critic of on
 import contextlib
 import dataclasses
 import difflib
+import functools
 import math
 import os
 import signal
@@ -48,11 +50,11 @@ from cleanrl_games.envs.osrs.contract import (
 )
 from cleanrl_games.envs.osrs.evaluation import Player, evaluate  # noqa: F401 (for the tools)
 from cleanrl_games.envs.osrs.loadouts import find_loadouts
-from cleanrl_games.runtime import models, ray_actors, shared_memory
+from cleanrl_games.runtime import exploiter_processes, models, ray_actors, shared_memory
 from cleanrl_games.runtime.checkpoints import load_checkpoint, restore, save_checkpoint, say_how_to_go_on
 from cleanrl_games.runtime.device import maybe_compile, set_up
 from cleanrl_games.runtime.errors import BadInput, RunFailed
-from cleanrl_games.runtime.files import keep_models, make_run_folder, script_source
+from cleanrl_games.runtime.files import file_hash, keep_models, make_run_folder, script_source
 from cleanrl_games.runtime.logger import Logger
 from cleanrl_games.runtime.metrics import time_metrics
 from cleanrl_games.runtime.settings import Count, Fraction, NonNegative, Positive, Size, parse_args
@@ -73,6 +75,8 @@ PRESETS = {
     "past": {"self_play": "past", "self_fraction": 0.8, "self_fraction_final": 0.2, "scripted_fraction": 0.0},
     "exploiter": {"self_play": "exploiter", "self_fraction": 0.0, "self_fraction_final": 0.0, "scripted_fraction": 0.0},
 }  # fmt: skip
+
+ALIASES = {"opponent": "targets"}  # other words for a setting
 
 # What each of the environment's reward terms (contract.REWARD_TERMS) is worth, as in the public project's preset.
 REWARDS = {
@@ -207,10 +211,12 @@ class Args:
 
     # --- self-play
     self_play: Literal["pure", "past", "target", "latest", "exploiter"] = "past"
-    """who fills the fights that are neither against oneself nor scripted: nobody, the league, a fixed model
-    (--opponent), the newest snapshot; exploiter = a fixed model, and join its league at the end"""
-    opponent: str = ""
-    """model.zip or run folder of a fixed opponent, for training against it"""
+    """who fills the fights that are neither against oneself nor scripted: nobody; the league; --targets; the newest
+    model of the run in --targets, which is watched; exploiter = --targets, and join their league at the end"""
+    targets: tuple[str, ...] = ()
+    """models or run folders to train against; with --self-play latest, the one folder of another run"""
+    start_model: str = ""
+    """a model.zip or run folder whose weights the run starts from"""
     self_fraction: Fraction = 0.4
     """share of fights against oneself at the start"""
     self_fraction_final: Fraction = 0.3
@@ -225,6 +231,14 @@ class Args:
     """members of the league; beyond that the easiest leaves"""
     opponents_at_once: Size = 3
     """league members an actor fights at a time (one batched forward pass each)"""
+    train_exploiters: bool = False
+    """train an exploiter of the present model in the background now and then"""
+    exploiter_check_interval: Size = 500
+    """updates between exploiters"""
+    exploiter_train_steps: Size = 5_000_000
+    """agent-steps that an exploiter trains for"""
+    exploiter_win_threshold: Fraction = 0.6
+    """an exploiter that wins this share joins the league"""
 
     # --- evaluation and checkpoints
     eval_frequency: Count = 200
@@ -897,6 +911,49 @@ class League:
         self.bots = [dict(bot) for bot in state["bots"]]
 
 
+class WatchedRun:
+    """The newest model of another run, for --self-play latest. `seen`: the hash of the last one that was taken."""
+
+    def __init__(self, folder, seen=""):
+        self.path, self.seen, self.time = Path(folder) / "model.zip", seen, None
+
+    def new_model(self):
+        """→ the path of a model that has not been named yet, else None. Models are replaced whole, never written to."""
+        if not self.path.exists() or self.path.stat().st_mtime_ns == self.time:
+            return None
+        self.time = self.path.stat().st_mtime_ns
+        content = file_hash(self.path)
+        if content == self.seen:
+            return None
+        self.seen = content
+        return self.path
+
+
+def exploiter_settings(args, target, update):
+    """What an exploiter is: this run's learner, which starts from its target and fights nobody else."""
+    settings = (
+        dataclasses.asdict(args)
+        | PRESETS["exploiter"]
+        | {
+            "preset": "exploiter",
+            "exp_name": f"{args.exp_name}_exploiter",
+            "seed": args.seed + update,
+            "targets": (str(target),),
+            "start_model": str(target),
+            "total_timesteps": args.exploiter_train_steps,
+            "max_minutes": 0.0,
+            "num_workers": 1,
+            "eval_frequency": 0,
+            "train_exploiters": False,
+            "track": False,
+            "tensorboard": False,
+            "capture_video": False,
+            "ray_address": "",
+        }
+    )
+    return {name: value for name, value in settings.items() if name not in ("config", "resume")}
+
+
 # ----------------------------------------------------------------------------------------------------------- the update
 
 CHANGING = torch.zeros(NUM_OBS).index_fill_(0, torch.from_numpy(contract.CHANGING), 1.0)  # observations that can change
@@ -1029,6 +1086,12 @@ class ObservationStatistics:
     def __init__(self):
         self.rms = RunningMeanStd(NUM_OBS)
 
+    def start_from(self, agent, count=1e6):
+        """A policy that was trained before keeps its own statistics for a while, as if of so many rows."""
+        self.rms.mean = agent.obs_mean.double().cpu()
+        self.rms.var = agent.obs_std.double().square().cpu()
+        self.rms.count = count
+
     def move(self, agent, obs):
         """obs: (N, 176) of the rollout's trained rows"""
         self.rms.update(obs)
@@ -1116,8 +1179,16 @@ def check_args(args):
     """Refuses settings that make no sense together, before anything is written."""
     scripted_players(args)
     reward_weights(args.reward_weights)
-    if args.self_play in ("target", "exploiter") and not args.opponent:
-        raise BadInput(f"--self-play {args.self_play} needs --opponent: a model.zip or a run's folder.")
+    if args.self_play in ("target", "exploiter") and not args.targets:
+        raise BadInput(f"--self-play {args.self_play} needs --targets: models or run folders.")
+    if args.self_play == "latest" and (len(args.targets) != 1 or not Path(args.targets[0]).is_dir()):
+        raise BadInput("--self-play latest needs one folder in --targets: that of a run, whose newest model is met.")
+    if args.targets and args.self_play in ("pure", "past"):
+        raise BadInput(f"--targets are not met with --self-play {args.self_play}: add --self-play target.")
+    if len(args.targets) > args.league_size:
+        raise BadInput(f"--league-size {args.league_size} is too small for {len(args.targets)} --targets.")
+    if args.train_exploiters and args.self_play != "past":
+        raise BadInput(f"--train-exploiters needs a league: --self-play past, not {args.self_play}.")
     for flag, share in (("--self-fraction", args.self_fraction), ("--self-fraction-final", args.self_fraction_final)):
         if share + args.scripted_fraction > 1 + 1e-9 and args.self_play != "pure":
             raise BadInput(f"{flag} {share:g} and --scripted-fraction {args.scripted_fraction:g} sum to more than 1.")
@@ -1136,10 +1207,11 @@ def check_args(args):
 
 
 if __name__ == "__main__":
-    args = parse_args(Args, PRESETS)
+    args = parse_args(Args, PRESETS, aliases=ALIASES)
     check_args(args)
     network_hash = models.network_hash(script_source(__file__))
     checkpoint = load_checkpoint(args.resume, contract.contract_hash(), network_hash) if args.resume else None
+    learner_pid = exploiter_processes.learner_pid()
     device, autocast, scaler = set_up(args)
 
     agent = make_agent(vars(args)).to(device)
@@ -1153,14 +1225,18 @@ if __name__ == "__main__":
         reward_scale=RewardScale(max(args.num_workers, 1), args.num_envs, 2),
         obs_statistics=ObservationStatistics(),
     )
+    if args.start_model and not checkpoint:
+        agent.load_state_dict(load_model(args.start_model, args)[0].state_dict())
+        learner.obs_statistics.start_from(agent)
     settings = dataclasses.replace(args)  # for config.yaml, where "auto" stays "auto"
     args.sharing = shared_memory.resolve_sharing(args, make_storage, len(to_flat(agent)))
     broadcast = make_broadcast(args, len(to_flat(agent)))
     league = League(args, broadcast)
-    fixed_opponent = None
+    targets = {}
     if args.self_play in ("target", "exploiter"):
-        fixed_opponent = load_model(args.opponent, args)[0]
-        league.join(Path(args.opponent).name, to_flat(fixed_opponent))
+        targets = {path: load_model(path, args)[0] for path in args.targets}
+    for path, policy in targets.items():
+        league.join(Path(path).name, to_flat(policy))
     actor = Actor(args, 0) if args.num_workers == 0 else None
     now = Progress()
     if checkpoint:
@@ -1171,8 +1247,12 @@ if __name__ == "__main__":
         torch.set_rng_state(checkpoint["torch_rng"])
         if actor and checkpoint["actor"]:
             restore(checkpoint, actor=actor)
-    exploiters = checkpoint["exploiters"] if checkpoint else []  # models that have joined the league
+    watched = None
+    if args.self_play == "latest":
+        watched = WatchedRun(args.targets[0], seen=checkpoint["watched"] if checkpoint else "")
     run_dir = make_run_folder(settings, __file__)  # not before everything is known to fit
+    known_exploiters = set(checkpoint["known_exploiters"]) if checkpoint else set()
+    exploiter_runs = exploiter_processes.ExploiterRuns(run_dir, __file__, known_exploiters)
 
     def save_all():
         state = {
@@ -1183,7 +1263,8 @@ if __name__ == "__main__":
             "reward_scale": learner.reward_scale.state_dict(),
             "league": league.state_dict(),
             "member_weights": broadcast.member_weights.clone(),
-            "exploiters": exploiters,
+            "known_exploiters": sorted(exploiter_runs.known),
+            "watched": watched.seen if watched else "",
             "progress": dataclasses.asdict(now),
             "torch_rng": torch.get_rng_state(),
             "actor": actor.state_dict() if actor else None,
@@ -1198,32 +1279,53 @@ if __name__ == "__main__":
         path = run_dir / "models" / f"{now.global_step}.zip"
         save_model(path, agent, args)
         video = run_dir / "videos" / f"{now.global_step}.gif" if args.capture_video else ""
-        metrics = evaluate(args, agent, args.eval_episodes, video, fixed_opponent)
-        judges = ["opponent"] if fixed_opponent else BASELINES
+        metrics = evaluate(args, agent, args.eval_episodes, video, tuple(targets.values()))
+        judges = ["opponent"] if targets else BASELINES
         score = float(np.mean([metrics[f"eval/{name}"] for name in judges]))
         if score > now.best_score:
             now.best_score, now.best_model = score, path.name
         keep_models(run_dir, args.keep_models, run_dir / "models" / now.best_model)
         return metrics
 
+    def new_exploiters():
+        """Models that won often enough, each named once: of exploiters of this run's own, and of others' against it."""
+        others = {f"exploiters/{path.name}" for path in run_dir.glob("exploiters/*.zip")}
+        found = exploiter_runs.unseen_models() + sorted(others - exploiter_runs.known)
+        exploiter_runs.known |= others
+        return found
+
     def grow_league():
-        """A snapshot of the agent, and the exploiters that have finished since the last one."""
-        league.join(f"snapshot_{now.global_step}", to_flat(agent))
-        for path in sorted(run_dir.glob("exploiters/*.zip")):
-            if path.name not in exploiters:  # one that the league has outgrown does not come back
-                league.join(path.name, to_flat(load_model(path, args)[0]))
-                exploiters.append(path.name)
+        """A snapshot of the agent now and then; exploiters that won often enough; the watched run's newest model."""
+        if args.self_play == "past":
+            if args.snapshot_frequency and now.update % args.snapshot_frequency == 0:
+                league.join(f"snapshot_{now.global_step}", to_flat(agent))
+            for model in new_exploiters():
+                league.join(model, to_flat(load_model(run_dir / model, args)[0]))
+        if watched and (model := watched.new_model()):
+            league.join(f"{model.parent.name}_{watched.seen}", to_flat(load_model(model, args)[0]))
+
+    def train_exploiters():
+        """One at a time, in the background."""
+        exploiter_runs.finish_ended(args.exploiter_win_threshold)
+        due = args.train_exploiters and now.update % args.exploiter_check_interval == 0
+        if due and not exploiter_runs.job:
+            make_settings = functools.partial(exploiter_settings, args, update=now.update)
+            exploiter_runs.start_one(now.update, lambda path: save_model(path, agent, args), make_settings)
 
     stopping = stop_on_signals()
     logger = Logger(args, run_dir, now.global_step)
+    if watched:
+        grow_league()
     league.publish(agent, now.version, league.self_share(now.update))
     rollouts = make_rollouts(args, broadcast, stopping, actor)
     start_time, first_step, seconds_before = time.time(), now.global_step, now.seconds
-    consistent, done = True, progress(args, now.global_step, now.seconds)
+    consistent, finished, done = True, False, progress(args, now.global_step, now.seconds)
 
     try:
         wait_start = time.perf_counter()
         for index, storage, queue_size in rollouts:
+            if learner_pid and os.getppid() != learner_pid:
+                raise RunFailed("The run whose exploiter this is has ended.")
             wait_time, learn_start = time.perf_counter() - wait_start, time.perf_counter()
             s = SimpleNamespace(**storage)
             consistent = False
@@ -1236,13 +1338,12 @@ if __name__ == "__main__":
             learnt, returns = learn_from(s, index, now.update, agent, optimizer, args, learner)
             now.version += 1
 
-            # --- the league: results of the fights that ended, a snapshot now and then, exploiters that have finished
+            # --- the league: results of the fights that ended, newcomers
             results = fight_results(s)
             for kind, opponent, score in zip(*(results[name].tolist() for name in ("kind", "opponent", "score"))):
                 league.record(kind, opponent, score)
-            snapshot_due = args.snapshot_frequency and now.update % args.snapshot_frequency == 0
-            if snapshot_due and args.self_play in ("past", "latest"):
-                grow_league()
+            train_exploiters()
+            grow_league()
             self_share = league.self_share(now.update)
             league.publish(agent, now.version, self_share)
             now.seconds = seconds_before + time.time() - start_time
@@ -1261,6 +1362,8 @@ if __name__ == "__main__":
                 "elo/agent": league.elo,
                 "league/size": len(league.members),
             }
+            if best := exploiter_runs.best_win_rate():
+                metrics["exploiter/best_win_rate"] = best
             finished = done >= 1.0
             if finished or (args.eval_frequency and now.update % args.eval_frequency == 0):
                 metrics |= evaluate_all()
@@ -1273,8 +1376,11 @@ if __name__ == "__main__":
     finally:
         rollouts.close()
         logger.close()
+        exploiter_runs.close()
         if consistent:  # not in the middle of an update, whose half would be neither the old nor the new policy
             save_all()
         say_how_to_go_on(run_dir)
-    if args.self_play == "exploiter" and Path(args.opponent).is_dir():
-        save_model(Path(args.opponent) / "exploiters" / f"{run_dir.name}.zip", agent, args)
+    if args.self_play == "exploiter" and finished and metrics["eval/opponent"] >= args.exploiter_win_threshold:
+        for target in args.targets:
+            if Path(target).is_dir():  # a run, whose league it joins
+                save_model(Path(target) / "exploiters" / f"{run_dir.name}.zip", agent, args)

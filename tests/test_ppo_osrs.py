@@ -5,11 +5,13 @@ import io
 import json
 import os
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -21,13 +23,14 @@ from osrs_server import Server
 from cleanrl_games import ppo_osrs_selfplay as script
 from cleanrl_games.envs.osrs import NHVecEnv, contract
 from cleanrl_games.envs.osrs.contract import HEAD_OFFSETS, HEAD_SIZES, NUM_HEADS, NUM_LOGITS, NUM_OBS
+from cleanrl_games.runtime import exploiter_processes
 from cleanrl_games.runtime import models as runtime_models
 from cleanrl_games.runtime.checkpoints import load_checkpoint
 from cleanrl_games.runtime.device import maybe_compile
 from cleanrl_games.runtime.errors import BadInput, RunFailed
 from cleanrl_games.runtime.files import make_run_folder, write_atomically
 from cleanrl_games.runtime.metrics import wilson
-from cleanrl_games.runtime.settings import parse_args
+from cleanrl_games.runtime.settings import check_settings, parse_args
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = {
@@ -593,22 +596,138 @@ def test_amp_compute_and_tracking_offline(tmp_path):
     assert "losses/policy_loss" in metrics_of(folder)[-1]
 
 
-def test_exploiter_joins_the_league_of_its_opponent(tmp_path):
+INLINE = [*FLAGS, "--num-workers", "0"]
+
+
+@pytest.fixture(scope="module")
+def other_run(tmp_path_factory):
+    """A run of somebody else: a folder with a model that is replaced now and then."""
+    folder = tmp_path_factory.mktemp("other") / "other"
+    for step in (1, 2):
+        torch.manual_seed(step)
+        args = script.Args(**SMALL)
+        script.save_model(folder / f"{step}.zip", script.make_agent(vars(args)), args)
+    shutil.copy(folder / "1.zip", folder / "model.zip")
+    return folder
+
+
+def names_in(folder):
+    return [member["name"] for member in load_checkpoint(folder)["league"]["members"]]
+
+
+def test_an_exploiter_that_wins_often_enough_joins_the_league_of_its_target(tmp_path):
     target = tmp_path / "target"
-    train_here(*FLAGS, "--num-workers", 0, "--total-timesteps", 400, "--league-size", 2, "--run-dir", target)
-    flags = [*FLAGS, "--num-workers", 0, "--preset", "exploiter", "--opponent", target]
-    train_here(*flags, "--total-timesteps", 800, "--run-dir", tmp_path / "exploiter")
-    (member,) = load_checkpoint(tmp_path / "exploiter")["league"]["members"]
+    train_here(*INLINE, "--total-timesteps", 400, "--league-size", 2, "--run-dir", target)
+    for threshold in (1, 0):  # nobody wins all fights of these; everybody wins none or more
+        flags = ["--preset", "exploiter", "--opponent", target, "--exploiter-win-threshold", threshold]
+        train_here(*INLINE, *flags, "--total-timesteps", 800, "--run-dir", tmp_path / f"exploiter_{threshold}")
+    (member,) = load_checkpoint(tmp_path / "exploiter_0")["league"]["members"]
     assert member["name"] == "target" and member["games"] > 0
-    assert [path.name for path in (target / "exploiters").iterdir()] == ["exploiter.zip"]
+    assert [path.name for path in (target / "exploiters").iterdir()] == ["exploiter_0.zip"]
 
     def members_at(steps):
         train_here("--resume", target, "--total-timesteps", steps, "--snapshot-frequency", 1)
-        return [member["name"] for member in load_checkpoint(target)["league"]["members"]]
+        return names_in(target)
 
     first = load_checkpoint(target)["progress"]["global_step"]
-    assert members_at(first + 1)[1:] == ["exploiter.zip"]
-    assert "exploiter.zip" not in members_at(first + 1600), "it left for newer ones, and did not come back"
+    assert members_at(first + 1)[1:] == ["exploiters/exploiter_0.zip"]
+    assert "exploiters/exploiter_0.zip" not in members_at(first + 1600), "it left for newer ones, and did not come back"
+
+
+def test_several_targets(other_run, tmp_path):
+    flags = ["--self-play", "target", "--targets", other_run / "1.zip", other_run / "2.zip", "--self-fraction", 0]
+    flags += ["--self-fraction-final", 0, "--scripted-fraction", 0, "--total-timesteps", 500]
+    train_here(*INLINE, *flags, "--run-dir", tmp_path / "run")
+    members = load_checkpoint(tmp_path / "run")["league"]["members"]
+    assert [member["name"] for member in members] == ["1.zip", "2.zip"]
+    assert all(member["games"] > 0 for member in members)
+    rows = metrics_of(tmp_path / "run")
+    assert rows[-1]["eval/opponent_n"] == 2 * SMALL["eval_episodes"]
+    assert any("win_rate/target" in row for row in rows)
+
+
+def test_the_newest_model_of_another_run_is_met(other_run, tmp_path):
+    other = shutil.copytree(other_run, tmp_path / "other")
+    watched = script.WatchedRun(other)
+    assert watched.new_model() == other / "model.zip" and watched.new_model() is None
+    os.utime(other / "model.zip", (1, 1))
+    assert watched.new_model() is None, "written again, and the same"
+    shutil.copy(other / "2.zip", other / "model.zip")
+    assert script.WatchedRun(other, seen=watched.seen).new_model(), "another one since the checkpoint"
+    assert watched.new_model() and watched.new_model() is None
+    assert script.WatchedRun(tmp_path / "empty").new_model() is None, "a run that has no model yet"
+
+    shutil.copy(other / "1.zip", other / "model.zip")
+    flags = ["--self-play", "latest", "--targets", other, "--self-fraction", 0, "--self-fraction-final", 0]
+    train_here(*INLINE, *flags, "--scripted-fraction", 0, "--total-timesteps", 300, "--run-dir", tmp_path / "run")
+    (first,) = names_in(tmp_path / "run")
+    train_here("--resume", tmp_path / "run", "--total-timesteps", 600)
+    assert names_in(tmp_path / "run") == [first], "the same model is no other member"
+    shutil.copy(other / "2.zip", other / "model.zip")
+    train_here("--resume", tmp_path / "run", "--total-timesteps", 1500)
+    members = load_checkpoint(tmp_path / "run")["league"]["members"]
+    assert [member["name"].split("_")[0] for member in members] == ["other", "other"] and members[1]["games"] > 0
+    league = script.League(script.Args(self_play="latest", league_size=2), script.make_broadcast(script.Args(), 4))
+    league.members = members
+    assert league.probabilities() == [0.0, 1.0]
+
+
+def test_what_an_exploiter_is_told():
+    args = script.Args(**SMALL, track=True, seed=3, train_exploiters=True, max_minutes=5.0, exploiter_train_steps=77)
+    settings = script.exploiter_settings(args, "x/target.zip", 40)
+    exploiter = script.Args(**check_settings(script.Args, settings, "settings"))
+    assert exploiter.targets == (exploiter.start_model,) == ("x/target.zip",) and exploiter.self_play == "exploiter"
+    assert exploiter.self_fraction == exploiter.self_fraction_final == exploiter.scripted_fraction == 0.0
+    assert exploiter.total_timesteps == 77 and exploiter.max_minutes == 0 and exploiter.seed == 43
+    assert not exploiter.track and not exploiter.train_exploiters and exploiter.hidden_size == args.hidden_size
+
+
+def test_exploiters_start_by_themselves_are_judged_and_join(tmp_path, monkeypatch, capsys):
+    """Here each trains in this process, at once; the slow test has the real ones."""
+    started = []
+
+    def train_at_once(path, settings, target, update):
+        settings = settings | {"num_workers": 0, "run_dir": str(target.parent / "run")}
+        settings = {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}
+        (target.parent / "config.yaml").write_text(yaml.safe_dump(settings))
+        rng = torch.get_rng_state()
+        train_here("--config", target.parent / "config.yaml")
+        torch.set_rng_state(rng)
+        started.append(update)
+        process = SimpleNamespace(poll=lambda: 0, returncode=0, terminate=lambda: None, wait=lambda seconds: 0)
+        return SimpleNamespace(place=target.parent, process=process, update=update)
+
+    monkeypatch.setattr(exploiter_processes, "start", train_at_once)
+    flags = ["--train-exploiters", "--exploiter-check-interval", 3, "--exploiter-train-steps", 300]
+    flags += ["--snapshot-frequency", 0, "--total-timesteps", 2000]
+    train_here(*INLINE, *flags, "--exploiter-win-threshold", 0, "--run-dir", tmp_path / "run")
+    assert started[0] == 3 and len(started) >= 2
+    names = names_in(tmp_path / "run")
+    assert names[0] == "exploiters/0000003/run/model.zip" and len(set(names)) == len(names)
+    entries = exploiter_processes.read_registry(tmp_path / "run")
+    assert [entry["target_update"] for entry in entries] == started[: len(entries)]
+    assert all(entry["in_pool"] and entry["battles"] == SMALL["eval_episodes"] for entry in entries)
+    assert "exploiter/best_win_rate" in metrics_of(tmp_path / "run")[-1] and "joins the pool" in capsys.readouterr().out
+    model, target = (tmp_path / "run" / "exploiters" / "0000003" / name for name in ("run/model.zip", "target.zip"))
+    ours, theirs = (script.to_flat(script.load_model(path)[0]) for path in (model, target))
+    apart = (ours - theirs).abs().max()
+    assert 0 < apart < 0.2, "it starts from its target"
+
+
+@pytest.mark.slow
+def test_an_exploiter_in_the_background(tmp_path):
+    folder = tmp_path / "run"
+    flags = ["--train-exploiters", "--exploiter-check-interval", 5, "--exploiter-train-steps", 500]
+    process = start(folder, *flags, "--exploiter-win-threshold", 0, "--snapshot-frequency", 0, "--num-workers", 1)
+    wait_for(lambda: (folder / "exploiter_registry.json").exists(), 200)
+    seen = updates_in(folder)
+    wait_for(lambda: updates_in(folder) >= seen + 10)
+    family = children_of(process)
+    process.terminate()
+    output = finish(process, seconds=90)
+    assert "An exploiter of update 5 trains in" in output and names_in(folder)[0].startswith("exploiters/0000005")
+    alive = psutil.wait_procs(family, timeout=30)[1]
+    assert not [member for member in alive if member.status() != psutil.STATUS_ZOMBIE]
 
 
 def test_ray_cluster_loses_a_node_and_training_goes_on(tmp_path):

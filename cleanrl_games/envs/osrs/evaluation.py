@@ -5,6 +5,7 @@ A policy has `normalise` and `act`, as the `Agent` of ppo_osrs_selfplay.py.
 
 import copy
 
+import numpy as np
 import torch
 
 from cleanrl_games.runtime.metrics import score_metrics
@@ -28,9 +29,9 @@ class Player:
         actions[rows] = self.agent.act(normalised, torch.from_numpy(masks[rows]), self.generator, greedy)[0].numpy()
 
 
-def evaluate(args, agent, episodes, video="", fixed_opponent=None):
-    """Against the scripted players: the share of fights won (a tie counts half), as eval/*; against a fixed opponent, a
-    policy, as eval/opponent. `video`: a GIF of a fight with the NH bot."""
+def evaluate(args, agent, episodes, video="", targets=()):
+    """Against the scripted players: the share of fights won (a tie counts half), as eval/*; against policies, each as
+    often, as eval/opponent. `video`: a GIF of a fight with the NH bot."""
     settings = {
         "loadouts": args.loadouts,
         "loadout_file": args.loadout_file or None,
@@ -44,7 +45,9 @@ def evaluate(args, agent, episodes, video="", fixed_opponent=None):
             Player(policy, seed), opponent, episodes, seed, video if name == "nh" else "", **settings
         )
         metrics |= score_metrics(name, scores)
-    if fixed_opponent:
-        scores, _ = play_fights(Player(policy, seed), Player(fixed_opponent, seed + 1), episodes, seed, **settings)
-        metrics |= score_metrics("opponent", scores)
+    scores = [
+        play_fights(Player(policy, seed), Player(target, seed + 1), episodes, seed, **settings)[0] for target in targets
+    ]
+    if scores:
+        metrics |= score_metrics("opponent", np.concatenate(scores))
     return metrics
