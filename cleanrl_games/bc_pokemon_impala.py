@@ -976,7 +976,7 @@ def dqn_loss(args, q, targets, known, played, labels, importance, distill):
         "td_loss": td_loss,
         "demo_loss": demo_loss,
         "q_values": q_played.mean(),
-        "q_values_std": q_played.std(),
+        "q_values_std": q_played.std(unbiased=False),  # of a batch of one, too
         "q_max": q.max(),
     }
     accuracy = (q.argmax(-1) == labels).float().mean()

@@ -1244,7 +1244,7 @@ def minibatch_loss(agent, unroll, mb, args, autocast=contextlib.nullcontext):
     logprobs = logprobs.clamp(min=-80.0)  # nothing, but not 0 · (-inf), for masked ones; of less exp takes longer
     entropy = -(logprobs.exp() * logprobs).sum(-1).mean()
     if args.norm_adv:
-        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+        advantages = (advantages - advantages.mean()) / (advantages.std(unbiased=False) + 1e-8)
     policy_loss, value_loss, stats = ppo_losses(logprob, old_logprobs, advantages, values, returns, args.clip_coef)
     loss = policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss
     return loss, torch.stack([policy_loss, value_loss, entropy, *stats]).detach()

@@ -317,7 +317,7 @@ def car_loss(agent, s, rewards, args):
             taken = logp[legal.tolist().index(int(s.actions[t, car]))]
             rows.append((taken - s.logprobs[t, car], agent.critic(features)[0, 0], -(logp.exp() * logp).sum()))
     advantages = torch.tensor(advantages)
-    scaled = (advantages - advantages.mean()) / advantages.std()
+    scaled = (advantages - advantages.mean()) / advantages.std(unbiased=False)
     loss = 0.0
     for (logratio, value, entropy), advantage, result in zip(rows, scaled.tolist(), returns):
         ratio = logratio.exp()
