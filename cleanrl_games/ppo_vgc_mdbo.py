@@ -301,7 +301,7 @@ class Agent(nn.Module):
     def __init__(self, width=64, embedding_width=128, lstm_size=192):
         super().__init__()
         self.width = width
-        own, opp, active, history = (LAYOUT[name] for name in ("own", "opp", "active", "history"))
+        own, opp, active, history, damage = (LAYOUT[name] for name in ("own", "opp", "active", "history", "damage"))
         self.common = len(opp.floats)  # columns that own and opposing Pokémon share
         self.active_at = opp.floats.index("active_a")
         self.move_numbers_at = opp.floats.index("move_1_power")
@@ -320,7 +320,8 @@ class Agent(nn.Module):
         self.mon_numbers = linear(self.common, width, 1.0)
         self.own_numbers = linear(len(own.floats) - self.common, width)
         self.belief_numbers = linear(len(LAYOUT["belief"].floats), width)
-        self.active_numbers = linear(len(active.floats), width, 1.0)
+        # a slot's effects, what its four moves do, what the eight opposing ones do to it
+        self.active_numbers = linear(len(active.floats) + 4 * len(damage.floats) + 8 * 4, width, 1.0)
 
         # attention
         self.norm_attention = nn.LayerNorm(width)
@@ -346,13 +347,13 @@ class Agent(nn.Module):
         self.register_buffer("pairs_of_six", torch.from_numpy(PAIRS_OF_SIX), persistent=False)
         self.register_buffer("preview_pairs", torch.from_numpy(PREVIEW_PAIRS), persistent=False)
         self.move_ids = linear(embedding_width, width, 1.0)
-        self.move_numbers = linear(6 + 2, width, 1.0)
+        self.move_numbers = linear(6 + 2 + len(damage.floats), width, 1.0)
         self.move_owner = linear(width, width, 1.0)
         self.target_key = linear(width, width, 1.0)
         self.switch_key = linear(width, width, 1.0)
         self.hit_move = linear(width, NUM_HIT_FEATURES, 1.0)
         self.hit_foe = linear(width, NUM_HIT_FEATURES, 1.0)
-        self.hit_versus = nn.Parameter(torch.randn(NUM_HIT_FEATURES))
+        self.hit_numbers = linear(1 + 4, NUM_HIT_FEATURES, 4.0)
         self.no_target = nn.Parameter(torch.zeros(1, 1, width))
         self.passing = nn.Parameter(torch.zeros(1, 1, width))
         self.tera_key = nn.Parameter(torch.randn(1, 1, width) * 0.1)
@@ -387,11 +388,15 @@ class Agent(nn.Module):
 
     def encode(self, ints, floats):
         """ints (B, INTS), floats (B, FLOATS) → the LSTM's input (B, H), and what the heads point at"""
-        own, opp, active, field, history, belief = (columns_of(floats, name) for name in LAYOUT)
+        own, opp, active, field, history, belief, damage = (columns_of(floats, name) for name in LAYOUT)
         mons, events, moves = self.embed_ids(ints)
 
         stands = slice(self.active_at, self.active_at + 2)  # columns active_a, active_b
-        our_slots, their_slots = self.active_numbers(active).split(2, 1)  # (B, 2, W)
+        # (B, side, eight moves, target, numbers): low and high roll, chance of a knock-out, who is first
+        on_foes = damage[..., :8].reshape(len(own), 2, 8, 2, 4)
+        suffered = on_foes.flip(1).transpose(2, 3).reshape(len(own), 4, -1)
+        slots = torch.cat([active, damage.reshape(len(own), 4, -1), suffered], -1)
+        our_slots, their_slots = self.active_numbers(slots).split(2, 1)  # (B, 2, W)
         ours = torch.baddbmm(self.own_numbers(own[..., self.common :]), own[..., stands], our_slots)
         theirs = torch.baddbmm(self.belief_numbers(belief), opp[..., stands], their_slots)
         numbers = self.mon_numbers(torch.cat([own[..., : self.common], opp], 1))
@@ -407,10 +412,13 @@ class Agent(nn.Module):
 
         move_numbers = own[:, :2, self.move_numbers_at : self.move_numbers_at + 24].reshape(len(own), 2, 4, 6)
         versus = active[:, :2, self.versus_at : self.versus_at + 8].reshape(len(own), 2, 4, 2)
-        moves = self.move_ids(moves).view(len(own), 2, 4, -1) + self.move_numbers(torch.cat([move_numbers, versus], -1))
+        our_damage = damage[:, :8].reshape(len(own), 2, 4, -1)
+        move_numbers = torch.cat([move_numbers, versus, our_damage], -1)
+        moves = self.move_ids(moves).view(len(own), 2, 4, -1) + self.move_numbers(move_numbers)
         moves = F.relu(moves + self.move_owner(standing)[:, :, None])
         hits = self.hit_move(moves)[:, :, :, None] + self.hit_foe(foes)[:, None, None]
-        hits = F.relu(hits + versus[..., None] * self.hit_versus)
+        on_their_slots = on_foes[:, 0].reshape(len(own), 2, 4, 2, 4)
+        hits = F.relu(hits + self.hit_numbers(torch.cat([versus[..., None], on_their_slots], -1)))
         return core, Candidates(our_tokens, standing, bench, foes, moves, hits)
 
     def initial_state(self, count):
@@ -446,7 +454,8 @@ class Agent(nn.Module):
         plain = (move_query @ moves.mT)[..., None] + (target_query @ targets.mT)[:, :, None]
         plain = plain + (moves @ targets.mT)[:, None]
         hit = (hit_query @ hits.flatten(1, 2).mT).unflatten(-1, (4, 2))
-        plain = plain * scale + F.pad(hit, (3, 0))  # (B, Q, 4, 5); a foe's column of target is 3 or 4
+        # (B, Q, 4, 5): a foe's column of target is 3 or 4; column 2 is no target, a move on both foes or on none
+        plain = plain * scale + F.pad(torch.cat([hit.sum(-1, keepdim=True), hit], -1), (2, 0))
         tera = plain + (tera_query @ moves.mT)[..., None] * scale
         return torch.cat([torch.cat([plain, tera], -1).flatten(2), switch_query @ switches.mT * scale, pass_logit], -1)
 

@@ -391,7 +391,13 @@ def test_every_loss_term_alone_has_a_finite_policy_gradient(mixed):
         reached = {name for name, gradient in gradients.items() if gradient.abs().sum() > 0}
         assert {"embedding.weight", "qkv.weight", "lstm.weight_hh_l0", "core_in.weight"} <= reached, term
         assert ("value_out.weight" in reached) == (term == "value_loss")
-        for head in ("query.weight", "given_slot_0.weight", "preview_query.weight", "hit_versus", "switch_key.weight"):
+        for head in (
+            "query.weight",
+            "given_slot_0.weight",
+            "preview_query.weight",
+            "hit_numbers.weight",
+            "switch_key.weight",
+        ):
             assert (head in reached) == (term != "value_loss"), f"{term} and {head}"
 
 

@@ -146,6 +146,28 @@ def per_decision(node: float, python: float, decisions: int) -> str:
     return f"{1000 * node / decisions:.3f} ms Node + {1000 * python / decisions:.3f} ms Python a decision"
 
 
+def damage_ms(battle_format: str, teams: list[str]) -> float:
+    """What the columns of damage and order cost a decision, in milliseconds: showdown/bench_features.js writes the
+    observations of traced battles in turns with and without them."""
+    job = {"format": battle_format, "openTeamSheets": True, "teams": teams, "seed": 1, "battles": 60, "turnCap": 60}
+    environment = install.node_env(install.ensure_showdown())
+    trace = subprocess.run(
+        install.node_command(install.SHOWDOWN_SOURCES / "trace.js"),
+        input=json.dumps(job).encode(),
+        env=environment,
+        check=True,
+        stdout=subprocess.PIPE,
+    )
+    bench = subprocess.run(
+        install.node_command(install.SHOWDOWN_SOURCES / "bench_features.js", flags=NODE_FLAGS),
+        input=trace.stdout,
+        env=environment,
+        check=True,
+        stdout=subprocess.PIPE,
+    )
+    return json.loads(bench.stdout)["ms_of_damage"]
+
+
 def measure_in_turns(battle_format: str, rounds: int, battles: int) -> tuple[dict, dict, list[dict]]:
     """Ours and the bare simulator in short turns → totals of ours, totals of the bare ones, seconds a decision by turn
 
@@ -210,10 +232,13 @@ def speed(battle_format: str, rounds: int, battles: int, websocket_battles: int)
     )
     fractions = ratios(turns)
     mine = (total["node_s"] + total["python_s"]) / total["decisions"]
+    damage = damage_ms(battle_format, teams)
+    print(f"damage and order of moves: {damage:.4f} ms a decision, {damage / 1000 / mine:.1%} of ours")
     theirs = (websocket["node_s"] + websocket["python_s"]) / websocket["decisions"]
     return {
         "ratio_vs_websocket": round(theirs / mine, 2),
         **fractions,
+        "damage_columns_share": round(damage / 1000 / mine, 3),
         "decisions_per_s": round(total["decisions"] / total["wall_s"]),
         "battles_per_s": round(total["battles"] / total["wall_s"], 1),
         "rss_mb": round(total["rss_mb"]),

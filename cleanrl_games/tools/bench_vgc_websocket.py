@@ -20,7 +20,7 @@ from poke_env.teambuilder import Teambuilder
 from cleanrl_games.envs.vgc.install import ensure_showdown
 from cleanrl_games.envs.vgc.servers import Server
 
-WIDTH = 1200  # ours has 1048 floats and 196 ids
+WIDTH = 1200  # ours has 1236 floats and 196 ids
 MON, MOVE = 94, 9
 BOOSTS = ("atk", "def", "spa", "spd", "spe", "accuracy", "evasion")
 STATS = ("hp", "atk", "def", "spa", "spd", "spe")

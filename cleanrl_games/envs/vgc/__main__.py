@@ -1,9 +1,10 @@
 """Commands of the VGC environment: python -m cleanrl_games.envs.vgc
-{servers,parity,beliefs,columns,vocab,replay,replays} …
+{servers,parity,beliefs,damage,columns,vocab,replay,replays} …
 
 servers   real Showdown servers on loopback, until Ctrl-C
 parity    Node's observations against those computed from poke-env's DoubleBattle, decision by decision
 beliefs   do the beliefs ever exclude the truth?
+damage    are the foreseen damage and the order of moves the simulator's?
 columns   writes the table of every column into docs/vgc_features.md
 vocab     writes vocab.json from the installed package
 replay    a battle log as a page that shows it turn by turn
@@ -18,6 +19,7 @@ COMMANDS = {
     "servers": "servers",
     "parity": "parity",
     "beliefs": "truth",
+    "damage": "damage",
     "columns": "columns_doc",
     "vocab": "vocab_file",
     "replay": "replay",

@@ -85,6 +85,7 @@ class Beliefs {
     this.pairs = []; // who moved before whom in this turn, with both Speeds as they stood then
     this.acted = [false, false, false, false];
     this.flagged = [false, false, false, false];
+    this.low = this.high = 0; // what `certain` found
     this.begin();
   }
 
@@ -336,16 +337,23 @@ class Beliefs {
 
   // --- the columns --------------------------------------------------------------------------------------------------
 
-  write(mon, slot, floats, to) {
+  // The certain bounds of the raw Speed, in `low` and `high`.
+  certain(mon) {
     const {belief, item} = mon;
-    let {low, high} = belief;
+    this.low = belief.low;
+    this.high = belief.high;
     const first = mon.lostItem || item;
     if (first > vocab.NONE && !belief.swapped && !TOUCHES_SPEED.has(first)) {
-      low = Math.max(low, belief.lowPlain); // the item is known by now, and it never touched the Speed
-      high = Math.min(high, belief.highPlain);
+      this.low = Math.max(this.low, belief.lowPlain); // the item is known by now, and it never touched the Speed
+      this.high = Math.min(this.high, belief.highPlain);
     }
-    floats[to] = low / 250;
-    floats[to + 1] = high / 250;
+  }
+
+  write(mon, slot, floats, to) {
+    const {belief, item} = mon;
+    this.certain(mon);
+    floats[to] = this.low / 250;
+    floats[to + 1] = this.high / 250;
     floats[to + 2] = Math.min(belief.lowPlain, belief.top) / 250;
     floats[to + 3] = Math.max(belief.highPlain, belief.bottom) / 250;
     if (!item && belief.lowPlain > belief.top) floats[to + 4] = 1;
@@ -364,4 +372,4 @@ class Beliefs {
   }
 }
 
-module.exports = {Belief, Beliefs};
+module.exports = {Belief, Beliefs, effective, statRange, SCARF, SLOW, LATE, WEATHER_SPEED};

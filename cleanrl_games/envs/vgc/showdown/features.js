@@ -2,14 +2,21 @@
 // The observation of one player: BattleView gathers what the player knows, write() puts it into the columns of
 // columns.json. The only place where an observation is made: VGCVecEnv, VGCPlayer (views.js) and replays all come here.
 const {LAYOUT, VOLATILE} = require('./columns.js');
+const {Damage} = require('./damage.js');
 const {gimmick} = require('./mdbo.js');
+const {Order} = require('./order.js');
 const {BattleView} = require('./view.js');
 const vocab = require('./vocabulary.js');
 
-const {own: OWN, opp: OPP, active: ACTIVE, field: FIELD, history: EVENTS, belief: BELIEF} = LAYOUT.groups;
+const {own: OWN, opp: OPP, active: ACTIVE, field: FIELD, history: EVENTS, belief: BELIEF,
+  damage: DAMAGE} = LAYOUT.groups;
 const MON = OWN.float; // own and opponent's rows begin with the same columns
 const MOVES = OWN.int.move_1;
 const SIDE_FLOATS = ['own', 'opp'].map(name => FIELD.float[`${name}_tailwind`]);
+
+// Tools without a memory: all views share them.
+const damage = new Damage();
+const order = new Order();
 
 class PlayerView extends BattleView {
   writeMon(mon, slotIndex, ints, at, floats, to) {
@@ -150,6 +157,44 @@ class PlayerView extends BattleView {
     }
   }
 
+  // What a player works out in the head: each move of the four on each target, and who moves first.
+  writeDamage(floats, to, active) {
+    const {fighters} = damage;
+    damage.look(this);
+    order.look(this, damage);
+    for (let index = 0; index < 4; index++) {
+      const user = fighters[index];
+      if (!user.present) continue;
+      const foes = index < 2 ? 2 : 0;
+      const first = active + index * ACTIVE.floatWidth + VOLATILE.first_vs_a;
+      for (let i = 0; i < 2; i++) {
+        if (fighters[foes + i].present) floats[first + i] = order.first(index, foes + i);
+      }
+      const ally = fighters[index ^ 1];
+      if (ally.present) floats[first + 2] = order.first(index, index ^ 1);
+      const {moves} = index < 2 ? this.team[index].told : user.mon;
+      for (let i = 0; i < moves.length && i < 4; i++) {
+        const id = moves[i];
+        const at = to + (4 * index + i) * DAMAGE.floatWidth;
+        const bracket = damage.priority(user, id);
+        for (let place = 0; place < 2; place++) {
+          const target = fighters[foes + place];
+          if (!target.present) continue;
+          this.writeHit(user, id, target, floats, at + 4 * place);
+          floats[at + 4 * place + 3] = bracket > 0 ? 1 : bracket < 0 ? -1 : floats[first + place];
+        }
+        if (ally.present && damage.hitsAll(id)) this.writeHit(user, id, ally, floats, at + 8);
+      }
+    }
+  }
+
+  writeHit(user, id, target, floats, at) {
+    if (!damage.whole(user, id, target)) return;
+    floats[at] = Math.min(2, damage.low / target.hp);
+    floats[at + 1] = Math.min(2, damage.high / target.hp);
+    floats[at + 2] = damage.ko;
+  }
+
   writeField(floats, to, ownLeft, oppLeft, oppUnseen) {
     const {float} = FIELD;
     if (this.req.teamPreview) floats[to + float.preview] = 1;
@@ -218,6 +263,7 @@ class PlayerView extends BattleView {
     const [oppLeft, oppUnseen] = this.writeOpp(ints, intOffset + OPP.ints, floats, floatOffset + OPP.floats,
       floatOffset + BELIEF.floats);
     this.writeActive(ints, intOffset + ACTIVE.ints, floats, floatOffset + ACTIVE.floats);
+    if (!this.req.teamPreview) this.writeDamage(floats, floatOffset + DAMAGE.floats, floatOffset + ACTIVE.floats);
     this.writeField(floats, floatOffset + FIELD.floats, ownLeft, oppLeft, oppUnseen);
     this.writeHistory(ints, intOffset + EVENTS.ints, floats, floatOffset + EVENTS.floats);
   }

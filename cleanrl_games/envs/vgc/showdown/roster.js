@@ -43,6 +43,8 @@ class Mon {
     this.lostEvent = null; // the action in which it lost that
     this.tera = 0;
     this.terastallized = false;
+    this.stellarTypes = 0; // bits of the types whose Stellar boost is used up
+    this.hitsTaken = 0; // in the whole battle: Rage Fist
     this.moves = NO_MOVES; // never written to: a sheet's moves are shared by all who read the sheet
     this.uses.fill(0);
     this.ppCount = 0;
@@ -149,6 +151,8 @@ class Slot {
     this.protects = 0;
     this.protectsBefore = 0;
     this.hitBy = null;
+    this.lostItem = false; // since it came in: Unburden
+    this.fallen = 0; // Supreme Overlord counts so many
     this.dancing = false; // the next move line is Dancer's copy
     this.odd = false; // its Speed stat is not its own (Speed Swap)
   }
@@ -176,6 +180,7 @@ class Roster {
     this.oppByName = new Map();
     this.rooms = new Int8Array(4); // ends of turn since it began, -1 off
     this.sides = [new Int8Array(13), new Int8Array(13)]; // the same; layers - 1 for spikes
+    this.faints = [0, 0]; // own and the opponent's, the revived too: Last Respects
     this.history = [];
     this.beliefs = new Beliefs(this);
     this.begin();
@@ -203,6 +208,7 @@ class Roster {
     this.terrainEnds = 0;
     this.rooms.fill(-1);
     for (const side of this.sides) side.fill(-1);
+    this.faints.fill(0);
     this.history.length = 0;
     this.event = null;
     this.beliefs.begin();
@@ -371,6 +377,7 @@ class Roster {
     slot.mon.fainted = true;
     slot.mon.status = 0;
     slot.mon.terastallized = false; // and should it be revived, it is not any more
+    this.faints[index >> 1]++;
     if (slot.hitBy) slot.hitBy.faints++;
     this.leave(index);
     slot.clear();
@@ -408,9 +415,18 @@ class Roster {
       if (index < 2) this.event.damageOwn += before - mon.hp;
       else this.event.damageOpp += before - mon.hp;
       this.slots[index].hitBy = mon.hp > 0 ? null : this.event;
+      if (this.event.actor !== index + 1) this.struck(mon, this.event);
     }
     if (!direct) this.cause(args, 4);
     this.beliefs.health(index, mon, args, before);
+  }
+
+  struck(mon, {actor, move}) {
+    mon.hitsTaken++;
+    const attacker = this.slots[actor - 1].mon;
+    if (attacker && attacker.terastallized && attacker.tera === vocab.STELLAR) {
+      attacker.stellarTypes |= 1 << (move === vocab.TERA_BLAST ? vocab.STELLAR : vocab.moveFacts[move][0]);
+    }
   }
 
   setStatus(args) {

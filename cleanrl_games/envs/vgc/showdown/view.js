@@ -252,6 +252,8 @@ class BattleView extends Roster {
       slot.volatile[VOLATILE.perish] = (4 - effect.charCodeAt(6) + 48) / 4;
     } else if (effect.startsWith('stockpile')) {
       slot.volatile[VOLATILE.stockpile] = (effect.charCodeAt(9) - 48) / 3;
+    } else if (effect.startsWith('fallen')) {
+      slot.fallen = effect.charCodeAt(6) - 48;
     } else if (effect.startsWith('protosynthesis') || effect.startsWith('quarkdrive')) {
       slot.volatile[VOLATILE[`paradox_${effect.slice(-3)}`]] = 1;
     }
@@ -260,6 +262,7 @@ class BattleView extends Roster {
   }
 
   changeTypes(slot, args) {
+    if (slot.mon.terastallized) return; // Double Shock says so, and nothing changes
     if (args[4].startsWith('[from] move: Reflect Type')) {
       const [first, second] = this.typesOf(this.slots[this.slotOf(args[5].slice(5))]);
       slot.types[0] = first;
@@ -347,7 +350,6 @@ class BattleView extends Roster {
     const slot = this.slots[index];
     slot.mon.tera = vocab.type(args[3]);
     slot.mon.terastallized = true;
-    slot.typesChanged = false;
     slot.type3 = 0;
     this.spendGimmick(index);
   }
@@ -420,6 +422,7 @@ class BattleView extends Roster {
     mon.item = vocab.NONE;
     mon.lostItem = item;
     mon.lostEvent = this.event;
+    for (const slot of this.slots) if (slot.mon === mon) slot.lostItem = true;
     this.beliefs.itemChanged(mon, '');
   }
 
