@@ -1250,6 +1250,8 @@ if __name__ == "__main__":
     watched = None
     if args.self_play == "latest":
         watched = WatchedRun(args.targets[0], seen=checkpoint["watched"] if checkpoint else "")
+        if watched.path.exists():
+            load_model(watched.path, args)  # one of other sizes is refused now
     run_dir = make_run_folder(settings, __file__)  # not before everything is known to fit
     known_exploiters = set(checkpoint["known_exploiters"]) if checkpoint else set()
     exploiter_runs = exploiter_processes.ExploiterRuns(run_dir, __file__, known_exploiters)

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import copy
+import dataclasses
 import io
 import json
 import os
@@ -719,6 +721,15 @@ def test_evaluate_plays_as_the_model_was_trained(folder, model, monkeypatch):
     seen.clear()
     evaluate.main([str(folder), "--against", "random", "--episodes", "8", "--loadouts", "pure", "zerker"])
     assert seen[0][2]["loadouts"] == ("pure", "zerker") and not seen[0][3]
+
+
+def test_settings_that_a_script_no_longer_has_do_not_matter(model):
+    model = dataclasses.replace(model, metadata=copy.deepcopy(model.metadata))
+    model.args["reward_ko"] = 2.0
+    assert model.settings()["max_ticks"] == 1000 and "reward_ko" not in model.settings()
+    model.args["max_ticks"] = 0
+    with pytest.raises(BadInput, match=r"args in metadata\.json: max_ticks should be 1 or more"):
+        model.settings()
 
 
 def test_another_game_joins_with_one_entry(monkeypatch, capsys):

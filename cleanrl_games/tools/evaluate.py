@@ -27,7 +27,7 @@ import tyro
 
 from cleanrl_games.runtime.files import write_atomically
 from cleanrl_games.runtime.metrics import wilson
-from cleanrl_games.runtime.settings import Count, Size, check_settings, parse_flags
+from cleanrl_games.runtime.settings import Count, Size, parse_flags
 from cleanrl_games.tools import models, watch_pages
 
 
@@ -127,7 +127,7 @@ def osrs_matches(player, opponent, episodes, args, save, progress):
 
     # The judged model fights as it was trained; a scripted one as its opponent was.
     judged = next((side for side in (player, opponent) if isinstance(side, models.Model)), None)
-    trained = check_settings(judged.script.Args, judged.args, f"{judged.path}, args in metadata.json") if judged else {}
+    trained = judged.settings() if judged else {}
     settings = {name: trained[name] for name in ("mirror", "max_ticks") if name in trained}
     settings |= {
         "loadouts": args.loadouts or tuple(trained.get("loadouts", ("lms_med",))),
@@ -237,7 +237,7 @@ def rocketleague_matches(player, opponent, episodes, args, save, progress):
     from cleanrl_games.tools.foreign_bot import ForeignBot, ForeignPlayer
 
     judged = next((side for side in (player, opponent) if isinstance(side, models.Model)), None)
-    trained = check_settings(judged.script.Args, judged.args, f"{judged.path}, args in metadata.json") if judged else {}
+    trained = judged.settings() if judged else {}
     settings = {name: trained[name] for name in ("action_repeat", "mesh_dir", "generated_meshes") if name in trained}
     seconds, size = trained.get("eval_seconds", 60.0), args.team_size
     if not size and judged:
@@ -287,7 +287,7 @@ def pokemon_matches(player, opponent, episodes, args, save, progress):
 
     sides = (player, opponent)
     judged = next((side for side in sides if isinstance(side, models.Model)), None)
-    trained = check_settings(judged.script.Args, judged.args, f"{judged.path}, args in metadata.json") if judged else {}
+    trained = judged.settings() if judged else {}
     if trained.get("rom_path"):
         raise ValueError(
             "The model plays a cartridge of its own: its run's own evaluation (eval/*) is the one that counts."

@@ -20,6 +20,7 @@ from typing import Any
 
 from cleanrl_games.runtime.errors import BadInput
 from cleanrl_games.runtime.models import network_hash
+from cleanrl_games.runtime.settings import check_settings
 
 SCRIPTS = Path(__file__).resolve().parents[1]
 PARTS = ("metadata.json", "policy.pth", "obs_rms.npz")
@@ -56,6 +57,13 @@ class Model:
     @property
     def args(self):
         return self.metadata["args"]
+
+    def settings(self):
+        """What it was trained with, checked. Settings that its script no longer has decide nothing about how it
+        plays."""
+        known = {field.name for field in dataclasses.fields(self.script.Args)}
+        kept = {name: value for name, value in self.args.items() if name in known}
+        return check_settings(self.script.Args, kept, f"{self.path}, args in metadata.json")
 
 
 def zip_path(path):

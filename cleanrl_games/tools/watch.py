@@ -29,7 +29,6 @@ import tyro
 
 from cleanrl_games.envs.vgc.install import InstallError
 from cleanrl_games.runtime.errors import BadInput
-from cleanrl_games.runtime.settings import check_settings
 from cleanrl_games.tools import models, watch_pages
 
 
@@ -95,7 +94,7 @@ class Seat:
 
 
 def osrs_settings(args, model):
-    trained = check_settings(model.script.Args, model.args, f"{model.path}, args in metadata.json") if model else {}
+    trained = model.settings() if model else {}
     settings = {name: trained[name] for name in ("mirror", "max_ticks") if name in trained}
     return settings | {
         "loadouts": args.loadouts or tuple(trained.get("loadouts", ("lms_med",))),
@@ -104,7 +103,7 @@ def osrs_settings(args, model):
 
 
 def rocketleague_settings(args, model):
-    trained = check_settings(model.script.Args, model.args, f"{model.path}, args in metadata.json") if model else {}
+    trained = model.settings() if model else {}
     settings = {name: trained[name] for name in ("action_repeat", "mesh_dir", "generated_meshes") if name in trained}
     size = 1 if args.play else args.team_size
     if not size and model:
@@ -118,7 +117,7 @@ def vgc_settings(args, model):
 
 
 def pokemon_settings(args, model):
-    trained = check_settings(model.script.Args, model.args, f"{model.path}, args in metadata.json") if model else {}
+    trained = model.settings() if model else {}
     settings = {name: trained[name] for name in ("max_steps", "backend", "compass") if name in trained}
     return settings | {"rom_path": trained.get("rom_path") or None, "record_dir": args.record_dir}
 
