@@ -168,14 +168,17 @@ def damage_ms(battle_format: str, teams: list[str]) -> float:
     return json.loads(bench.stdout)["ms_of_damage"]
 
 
-def measure_in_turns(battle_format: str, rounds: int, battles: int) -> tuple[dict, dict, list[dict]]:
+def measure_in_turns(
+    battle_format: str, rounds: int, battles: int, stock: bool = True
+) -> tuple[dict, dict, list[dict]]:
     """Ours and the bare simulator in short turns → totals of ours, totals of the bare ones, seconds a decision by turn
 
     A neighbour's load falls on all of a turn's parts alike, so each turn has its own ratio, and their median counts."""
     teams = TeamPool("shipped", battle_format, split="all").packed
     # The simulator alone in three ways: as many battles in flight as ours, one at a time, and one at a time with stock
     # dispatch.
-    jobs = {"limit": {"concurrent": IN_FLIGHT}, "single": {}, "stock": {"dispatch": False}}
+    jobs = {"limit": {"concurrent": IN_FLIGHT}, "single": {}}
+    jobs |= {"stock": {"dispatch": False}} if stock else {}
     ours, bare = Ours(teams, battle_format, IN_FLIGHT), {name: Bare() for name in jobs}
     ours.play(WARM)
     for name, job in jobs.items():
@@ -344,7 +347,7 @@ if __name__ == "__main__":
     end_in_sentences()
     battle_format = install.require_format(args.battle_format)
     if args.ratios:
-        result = ratios(measure_in_turns(battle_format, args.rounds, args.battles or 16)[2])
+        result = ratios(measure_in_turns(battle_format, args.rounds, args.battles or 16, stock=False)[2])
     elif args.masks:
         result = masks(args.decisions)
     elif args.identity:
