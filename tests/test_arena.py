@@ -233,7 +233,7 @@ def test_a_real_arena_of_scripted_players_in_processes(tmp_path):
         "--game",
         "osrs",
         "--episodes",
-        "200",
+        "50",
         "--anchor",
         "nh",
         "--output",
@@ -245,13 +245,13 @@ def test_a_real_arena_of_scripted_players_in_processes(tmp_path):
     figures = json.loads(out.strip().splitlines()[-1])
     assert figures["elo/nh"] == 1500 and figures["elo/random"] < 1300 and figures["nash_mass/nh"] == 1.0
     (pairing,) = json.loads((tmp_path / "arena/arena.json").read_text())["pairings"]
-    assert pairing["won"] + pairing["tied"] + pairing["lost"] == 200 and pairing["won"] > 150
+    assert pairing["won"] + pairing["tied"] + pairing["lost"] == 50 and pairing["won"] > 38
     with open(tmp_path / "arena/pairings.csv") as file:
         rows = {row["player"]: row for row in csv.DictReader(file)}
-    assert float(rows["nh"]["score"]) == pytest.approx((pairing["won"] + pairing["tied"] / 2) / 200)
+    assert float(rows["nh"]["score"]) == pytest.approx((pairing["won"] + pairing["tied"] / 2) / 50)
     assert float(rows["nh"]["score"]) + float(rows["random"]["score"]) == pytest.approx(1)
     assert (tmp_path / "arena/heatmap.png").read_bytes()[:4] == b"\x89PNG"
-    assert re.search(r"\| 2 \| random \| .* \| nh: 9\d\.\d% \|", (tmp_path / "arena/arena.md").read_text())
+    assert re.search(r"\| 2 \| random \| .* \| nh: (9\d|100)\.\d% \|", (tmp_path / "arena/arena.md").read_text())
     assert not list((tmp_path / "arena").glob(".*")), "no temporary file is left"
     played = shutil.copy(tmp_path / "arena/arena.json", tmp_path / "before.json")
     arena.main([str(word) for word in words])

@@ -596,10 +596,9 @@ def test_run_with_actors_beside_the_learner(tmp_path):
     """Evaluation and rollouts go on while it learns; the run leaves models, GIFs, metrics; Ctrl-C in a second one a
     checkpoint."""
     process = start(
-        tmp_path / "run", "--dagger-rounds", 2, "--dagger-episodes", 2, "--total-training-steps", 400, "--max-minutes",
-        1.0, "--eval-frequency", 4,
-        "--log-frequency", 5, "--capture-video", "--expert-episodes", 2, "--save-frequency", 10,
-        "--validation-fraction", 0.4,
+        tmp_path / "run", "--dagger-rounds", 2, "--dagger-episodes", 2, "--total-training-steps", 150,
+        "--eval-frequency", 4, "--log-frequency", 5, "--capture-video", "--expert-episodes", 6, "--save-frequency", 10,
+        "--validation-fraction", 0.4, "--expert-data-dir", "",  # so that it begins to learn when its actors are there
     )  # fmt: skip
     finish(process)
     rows = metrics_of(tmp_path / "run")
