@@ -1,7 +1,7 @@
 """kill -9 of every kind of process of every script: nothing hangs, nobody stays behind, --resume goes on.
 
 Each case is a series: a run is started, one of its processes is killed, the run goes on (or ends with a sentence where
-it cannot), is stopped, and is resumed for the next kill. All of it takes about a quarter of an hour."""
+it cannot), is stopped, and is resumed for the next kill. All of it takes about half an hour."""
 
 import os
 import signal

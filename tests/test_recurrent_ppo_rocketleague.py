@@ -316,6 +316,19 @@ def test_weak_members_leave_and_anchors_never():
     assert [member["name"] for member in league.members] == [*script.PLAYERS, "s3", "s4"]
 
 
+def test_the_newest_models_and_the_best_are_kept(tmp_path, monkeypatch):
+    args = script.Args(**TINY, sharing="shared_memory", league_size=2, keep_models=2)
+    agent, now = script.make_agent(vars(args)), script.Progress()
+    league = script.League(args, script.make_broadcast(args, len(script.to_flat(agent))))
+    monkeypatch.setattr(script, "rating_match", lambda *_, **__: np.zeros(1))
+    monkeypatch.setattr(script, "touch_metrics", lambda *_: {})
+    for now.global_step, elo in enumerate([700.0, 900.0, 800.0, 850.0, 600.0]):
+        league.agent["elo"] = elo
+        script.evaluate(args, agent, league, now, tmp_path)
+    assert sorted(path.name for path in (tmp_path / "models").iterdir()) == ["1.zip", "3.zip", "4.zip"]
+    assert (now.best_model, now.best_elo) == ("1.zip", 900.0)
+
+
 def test_ratings_move_and_anchors_hold(tmp_path):
     agent, rule, other = (
         script.new_rating(name, elo) for name, elo in (("agent", 1500.0), ("rule", 1500.0), ("past", 1900.0))
