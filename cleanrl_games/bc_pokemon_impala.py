@@ -1090,9 +1090,8 @@ def summarise(kind, episodes, expert_milestones=None):
     for start in sorted({episode.start for episode in episodes if isinstance(episode.start, str) and episode.start}):
         gained = [sum(episode.milestones.values()) - episode.at_start for episode in episodes if episode.start == start]
         metrics[f"splits/{kind}_{start}_milestones"] = float(np.mean(gained))
-        metrics[f"splits/{kind}_{start}_next"] = float(
-            np.mean(np.array(gained) >= 1)
-        )  # how often the split's own milestone was reached
+        # how often the split's own milestone was reached
+        metrics[f"splits/{kind}_{start}_next"] = float(np.mean(np.array(gained) >= 1))
     return metrics
 
 
@@ -1420,9 +1419,8 @@ if __name__ == "__main__":
             if is_due and not evaluations:
                 is_due = False
                 start_evaluation(args.eval_episodes)
-            metrics |= (
-                take_results()
-            )  # an inline actor has them already, so that no checkpoint falls between a job and its result
+            # an inline actor has them already, so that no checkpoint falls between a job and its result
+            metrics |= take_results()
             can_learn = not data.columns["validation"].all()
             if not can_learn:
                 metrics |= take_results(timeout=1.0)

@@ -342,9 +342,8 @@ class Agent(nn.Module):
         """→ log-prob of the twelve actions (B,), entropy summed over the heads (B,)"""
         logprobs = self.head_logprobs(obs, masks, actions)
         logprob = logprobs.gather(-1, actions[:, :, None]).squeeze(-1).sum(-1)
-        logprobs = logprobs.clamp(
-            min=-80.0
-        )  # nothing, but not 0 · (-inf), for illegal ones; of less exp takes ten times as long
+        # nothing, but not 0 · (-inf), for illegal ones; of less exp takes ten times as long
+        logprobs = logprobs.clamp(min=-80.0)
         return logprob, -(logprobs.exp() * logprobs).sum((-1, -2))
 
     def act(self, obs, masks, generator=None, deterministic=None):
@@ -361,9 +360,8 @@ class Agent(nn.Module):
             hidden = F.relu(F.relu(hidden) @ self.head_hidden[head] + self.head_hidden_bias[head])
             logits = (hidden @ self.head_out[head] + self.head_out_bias[head])[:, :size]
             span = slice(offset, offset + size)
-            forbidden = chosen[:, self.forbids[span]].bool() & (
-                self.forbids[span] < NUM_LOGITS
-            )  # … and forbids nothing
+            # … and forbids nothing
+            forbidden = chosen[:, self.forbids[span]].bool() & (self.forbids[span] < NUM_LOGITS)
             legal = masks[:, span] & chosen[:, self.needs[span]].bool() & ~forbidden
             legal[:, 0] |= ~legal.any(-1)
             logprobs = logits.masked_fill(~legal, torch.finfo(logits.dtype).min).log_softmax(-1)

@@ -90,9 +90,8 @@ class Stage:
     team_spirit: float
     opponents: bool  # whether past selves and scripted players are met at all
     terms: dict[str, float]  # the reward components that count, with factors; empty = all
-    measure: Literal[
-        "touch", "goal", "win"
-    ]  # the share of cars that touch, of games with a goal, of rating matches won against `rule`
+    # the share of cars that touch, of games with a goal, of rating matches won against `rule`
+    measure: Literal["touch", "goal", "win"]
 
 
 # Boost and the like would be paid before the ball is ever hit; the way to the ball and a mere touch are paid more than
@@ -698,9 +697,8 @@ def make_storage(args):
         "terminated": torch.zeros(shape, dtype=torch.bool),
         "truncated": torch.zeros(shape, dtype=torch.bool),
         "trained": torch.zeros(shape, dtype=torch.bool),  # whether the learner's own policy acted here
-        "terms": torch.zeros(
-            len(REWARD_NAMES), dtype=torch.float64
-        ),  # what REWARDS gave, summed over the learner's rows
+        # what REWARDS gave, summed over the learner's rows
+        "terms": torch.zeros(len(REWARD_NAMES), dtype=torch.float64),
         **{f"episode_{name}": torch.zeros(MAX_EPISODES) for name in EPISODE_FIELDS},
         **{name: torch.zeros(1, dtype=torch.float64) for name in ROLLOUT_NUMBERS},
     }
@@ -1286,10 +1284,11 @@ def update_policy(args, agent, optimizer, s, rewards, learner):
 
 
 def save_model(path, agent, args, stage):
+    # the environment scales observations
     statistics = {
         "mean": np.zeros(NUM_OBS, np.float32),
         "std": np.ones(NUM_OBS, np.float32),
-    }  # the environment scales observations
+    }
     metadata = {"game": "rocketleague", "contract_hash": contract.contract_hash(), "stage": STAGE_NAMES[stage]}
     models.save_model(path, agent.state_dict(), statistics, metadata, args, __file__)
 

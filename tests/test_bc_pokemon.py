@@ -22,9 +22,8 @@ from cleanrl_games.runtime.checkpoints import load_checkpoint
 from cleanrl_games.runtime.errors import BadInput, RunFailed
 
 ROOT = Path(__file__).resolve().parents[1]
-torch.set_num_threads(
-    1
-)  # a second thread costs more than it gives on networks this small, the more so on a busy machine
+# a second thread costs more than it gives on networks this small, the more so on a busy machine
+torch.set_num_threads(1)
 SMALL = {
     "batch_size": 8,
     "hidden_dim": 16,

@@ -517,9 +517,8 @@ def test_a_match_counts_every_battle_once():
     assert opponent.keys == {1, 2}
     assert set(scores) <= {0.0, 0.5, 1.0}
     assert turns.max() <= 4
-    scores, _ = play_battles(
-        "random", "random", 3, FORMAT, at_once=2, turn_cap=3
-    )  # a table that nobody has to answer goes on by itself
+    # a table that nobody has to answer goes on by itself
+    scores, _ = play_battles("random", "random", 3, FORMAT, at_once=2, turn_cap=3)
     assert len(scores) == 3
 
 

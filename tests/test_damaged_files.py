@@ -187,9 +187,8 @@ def test_a_registry_that_is_damaged(tmp_path):
         assert refused(read, path, json.dumps({"exploiters": [entry | change]}).encode())
     for text in ("[]", '{"exploiters": 3}', '{"exploiters": [1]}', '{"exploiters": [{}]}'):
         assert refused(read, path, text.encode())
-    for _ in range(
-        50
-    ):  # it is text for people and has no checksum: what is read has at least the right kinds of values
+    # it is text for people and has no checksum: what is read has at least the right kinds of values
+    for _ in range(50):
         damage = bytearray(content)
         damage[dice.randrange(len(content))] ^= 1 << dice.randrange(8)
         if not refused(read, path, bytes(damage)):

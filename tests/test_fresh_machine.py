@@ -35,10 +35,11 @@ def command_of(word):
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory):
     """→ (a clone, the environment to run in). Gigabytes: removed at the end."""
+    # short: Ray's sockets are in it
     folder, temporary = (
         tmp_path_factory.mktemp("machine"),
         tempfile.mkdtemp(prefix="m"),
-    )  # short: Ray's sockets are in it
+    )
     (folder / "home").mkdir()
     subprocess.run(["git", "clone", "-q", "--no-hardlinks", str(ROOT), str(folder / "clone")], check=True)
     kept = {name: value for name, value in os.environ.items() if TAKEN_ALONG.match(name)}
@@ -70,9 +71,8 @@ def test_train(machine):
         for line in process.stdout:
             said.append(line)
             assert time.time() < deadline, "".join(said)
-            if any(
-                '"win_rate/' in path.read_text() for path in clone.glob("runs/*/metrics.jsonl")
-            ):  # a line is printed per update
+            # a line is printed per update
+            if any('"win_rate/' in path.read_text() for path in clone.glob("runs/*/metrics.jsonl")):
                 break
         else:
             pytest.fail("it ended before there was a win rate:\n" + "".join(said))

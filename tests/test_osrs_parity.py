@@ -123,9 +123,8 @@ class Replay:
     def throw(self, t, first):
         """One throw of the dice for every hypothesis → [(fighters, obs, before)] of those that arrive, and at the first
         throw one of each run energy."""
-        rows = b"".join(
-            fighters.tobytes() for fighters in self.hypotheses
-        )  # np.stack compares 150 types field by field
+        # np.stack compares 150 types field by field
+        rows = b"".join(fighters.tobytes() for fighters in self.hypotheses)
         before = np.frombuffer(rows, self.env.fighters.dtype).reshape(-1, 2)
         after, count = before.copy(), len(before)
         obs, masks = np.zeros((count, 2, NUM_OBS), np.float32), np.zeros((count, 2, NUM_LOGITS), np.bool_)

@@ -202,9 +202,8 @@ def test_facts_of_recorded_meta_data_agree_with_the_simulators_definitions():
                     assert (fact.hit_off_prayer >= 0) == (o[49] == 1) and (fact.prayed_correctly >= 0) == (o[50] == 1)
                     if o[49]:
                         assert fact.hit_off_prayer == 1 - o[64] and fact.attack_speed == (4 if o[0] else 5)
-                        assert (
-                            fact.damage_dealt >= o[51] - 1e-6
-                        )  # the observation shows the last of two dagger hits only
+                        # the observation shows the last of two dagger hits only
+                        assert fact.damage_dealt >= o[51] - 1e-6
                     if o[50]:
                         assert fact.prayed_correctly == o[63] and fact.target_attack_speed == (4 if o[12] else 5)
                     sharks = (fact.food_left * 99 - o[25] * 16 - o[27] * 18) / 20

@@ -51,13 +51,11 @@ def test_accuracy():
     assert rules.attack_roll(duel.wear(MAGE, 0).me, duel.kit, STYLE_MAGE, MAGE) == (99 + 9) * (81 + 64)
     assert rules.attack_roll(duel.wear(MAGE, MAGE_BOOST).me, duel.kit, STYLE_MAGE, MAGE) == (123 + 9) * 145  # augury
     assert rules.attack_roll(duel.wear(RANGED, RANGED_BOOST).me, duel.kit, STYLE_RANGED, RANGED) == 126 * (131 + 64)
-    assert rules.attack_roll(duel.wear(MELEE, MELEE_BOOST).me, duel.kit, STYLE_MELEE, SPECIAL) == 126 * (
-        87 + 64
-    )  # it stabs
+    # it stabs
+    assert rules.attack_roll(duel.wear(MELEE, MELEE_BOOST).me, duel.kit, STYLE_MELEE, SPECIAL) == 126 * (87 + 64)
     # a boost prayer of another style gives nothing to the attack, but its defence counts: ⌊75 · 1.25⌋ + 8 = 101
-    assert rules.attack_roll(duel.wear(MELEE, RANGED_BOOST).me, duel.kit, STYLE_MELEE, MELEE) == 110 * (
-        128 + 64
-    )  # a whip: +3
+    # a whip: +3
+    assert rules.attack_roll(duel.wear(MELEE, RANGED_BOOST).me, duel.kit, STYLE_MELEE, MELEE) == 110 * (128 + 64)
     assert rules.defence_roll(duel.wear(RANGED, RANGED_BOOST).me, duel.kit, STYLE_MELEE) == 101 * (177 + 64)
     assert rules.defence_roll(duel.wear(RANGED, 0).me, duel.kit, STYLE_RANGED) == 83 * (189 + 64)
     # against magic: ⌊.7 · 99⌋ + ⌊.3 · 101⌋ = 69 + 30; augury lifts the magic part to ⌊.7 · 123⌋ = 86
@@ -166,10 +164,11 @@ def test_brew_heals_and_drains():
     assert me.brew == 3  # the timer still runs
     me.potion_timer = 0
     simulator.drink(me, duel.kit, 1)
+    # the server drains attack by its base, the rest by what is left
     assert (me.attack, me.strength) == (
         88 - 11,
         88 - 10,
-    )  # the server drains attack by its base, the rest by what is left
+    )
     me.hp, me.potion_timer = 110, 0
     simulator.drink(me, duel.kit, 1)
     assert me.hp == 115
@@ -402,9 +401,8 @@ def test_prayer_drains_outside_of_last_man_standing():
     duel.fight.tick = 1
     for _ in range(100):
         simulator.pass_time(duel.fight, duel.me, duel.kit)
-    assert (
-        duel.me.prayer_points == 99 - 39
-    )  # the fortieth point goes when the counter exceeds 90, not when it reaches it
+    # the fortieth point goes when the counter exceeds 90, not when it reaches it
+    assert duel.me.prayer_points == 99 - 39
     duel.me.prayer_points, duel.me.prayer_drain = 1, 80
     simulator.pass_time(duel.fight, duel.me, duel.kit)
     assert (duel.me.prayer_points, duel.me.overhead, duel.me.boost) == (0, 0, 0)

@@ -240,10 +240,11 @@ def test_a_person_at_the_keyboard(folder, monkeypatch):
 
     press(*["down"] * 4, *["up"] * 3, "escape")
     tool.main(["--expert", "human", "--output-dir", "out", "--max-steps", "4", "--episodes", "2"])
+    # the second one ended by itself, the third was dropped
     assert names(folder) == [
         "episode_0001.npz",
         "episode_0002.npz",
-    ]  # the second one ended by itself, the third was dropped
+    ]
     assert room.read_episode(folder / "out/episode_0002.npz").actions.tolist() == [5] * 4
 
 

@@ -277,9 +277,8 @@ def test_bad_files_are_refused_with_name_and_reason(kind, tmp_path):
     make(path)
     with pytest.raises(EpisodeError, match=reason) as refusal:
         room.read_episode(path)
-        for _ in room.read_frames(
-            path
-        ):  # damage of the pixels shows when they are read, which is before anything is trained on
+        # damage of the pixels shows when they are read, which is before anything is trained on
+        for _ in room.read_frames(path):
             pass
     assert "episode_0002.npz" in str(refusal.value) and "allow_pickle" not in str(refusal.value)
 

@@ -8,9 +8,8 @@ import torch
 from cleanrl_games import bc_pokemon_impala as script
 from cleanrl_games.tools import arena, evaluate, models
 
-torch.set_num_threads(
-    1
-)  # a second thread costs more than it gives on networks this small, the more so on a busy machine
+# a second thread costs more than it gives on networks this small, the more so on a busy machine
+torch.set_num_threads(1)
 SMALL = {"hidden_dim": 16, "max_steps": 60}
 
 

@@ -653,9 +653,8 @@ def test_other_versions_and_senseless_settings_get_a_sentence(whole_run, tmp_pat
     checkpoint = load_checkpoint(whole_run)
     torch.save({**checkpoint, "contract_hash": "0123456789abcdef"}, tmp_path / "checkpoint.pt")
     rows = np.array([states.spawn(states.KICKOFF_PLACES[0], team) for team in (0, 1)])
-    states.save_states(
-        tmp_path / "states.npz", [(np.array([0, 0, 93.15, 0, 0, 0, 0, 0, 0]), rows)]
-    )  # enough for the first three stages
+    # enough for the first three stages
+    states.save_states(tmp_path / "states.npz", [(np.array([0, 0, 93.15, 0, 0, 0, 0, 0, 0]), rows)])
     runs = [
         (start(tmp_path, resume=True), "sees and does other things (contract 0123456789abcdef"),
         (start(tmp_path / "a", "--rollout-steps", 60), "multiple of --sequence-length"),

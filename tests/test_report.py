@@ -388,9 +388,8 @@ def open_in(browser, path, folder):
     text = log.read_text().rstrip()
     recorded = json.loads(text if text.endswith("}") else text.rstrip(",") + "]}")  # it may end before its log does
     requests = [event["params"] for event in recorded["events"] if "initiator" in event.get("params", {})]
-    return shot, [
-        request["url"] for request in requests if request["initiator"] != "not an origin"
-    ]  # that is the browser itself
+    # that is the browser itself
+    return shot, [request["url"] for request in requests if request["initiator"] != "not an origin"]
 
 
 def test_the_page_in_a_browser(done, tmp_path):

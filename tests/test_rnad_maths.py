@@ -117,9 +117,8 @@ def test_clipped_loss_by_hand():
     logprob = torch.tensor([1.5, 1.1, 0.5, 5.0]).log().requires_grad_()
     advantages = torch.tensor([1.0, 1.0, -1.0, -2.0])
     loss, stats = clipped_loss(logprob, old, advantages, 0.2)
-    torch.testing.assert_close(
-        loss, torch.tensor([-1.2, -1.1, 0.8, 6.0]).mean()
-    )  # clip, none, clip, three times its advantage
+    # clip, none, clip, three times its advantage
+    torch.testing.assert_close(loss, torch.tensor([-1.2, -1.1, 0.8, 6.0]).mean())
     loss.backward()
     assert (logprob.grad != 0).tolist() == [False, True, False, False]
     torch.testing.assert_close(stats["clipfrac"], torch.tensor(0.75))
@@ -190,12 +189,10 @@ def test_games_are_what_openspiel_says():
     infosets, actions, decided, last, rewards = game.play(
         always_bet.exp().double().numpy(), 4000, np.random.default_rng(1)
     )
-    assert (
-        decided.shape[0] == 1 and decided.all() and last.all() and (actions == 1).all()
-    )  # bet, call: one decision each
-    assert (
-        rewards.abs().eq(1.0).all() and len(infosets.unique()) == 6
-    )  # two chips of at most two, three cards for either
+    # bet, call: one decision each
+    assert decided.shape[0] == 1 and decided.all() and last.all() and (actions == 1).all()
+    # two chips of at most two, three cards for either
+    assert rewards.abs().eq(1.0).all() and len(infosets.unique()) == 6
     assert abs(float(rewards[0, ::2].mean())) < 0.06
     never = masked_log_softmax(torch.tensor([[50.0, -50.0]]).expand(12, 2), game.legal)
     assert game.payoff(always_bet, never, np.random.default_rng(1)) == 0.5  # who never calls loses the ante of one

@@ -131,9 +131,8 @@ def test_save_counts_once():
 
 def test_boost_pickup_counts_once_and_its_clock_runs():
     env = RocketLeagueVecEnv(1)
-    env.set_arena(
-        0, ball((3000, 3000, 93.15)), (car((0, -3200, 17), NORTH, (0, 1000, 0), boost=10), AWAY[1])
-    )  # a small pad at y = -2816
+    # a small pad at y = -2816
+    env.set_arena(0, ball((3000, 3000, 93.15)), (car((0, -3200, 17), NORTH, (0, 1000, 0), boost=10), AWAY[1]))
     total, _ = play(env, [DRIVE, NO_OP], 10)
     assert total[0, TERM_INDEX["pickup"]] == 1 and total[1, TERM_INDEX["pickup"]] == 0
     assert np.isclose(total[0, TERM_INDEX["boost_gained"]], np.sqrt(0.22) - np.sqrt(0.10), atol=1e-5)
@@ -264,9 +263,8 @@ def test_setters_draw_what_they_say():
             for _ in range(20):
                 position, cars = setter(rng, size)
                 assert np.isfinite(cars).all() and cars.shape == (2 * size, 19)
-                assert (np.abs(cars[:, :2]).sum(1) < 7900).all() and np.abs(position[:2]).sum() < 7900, (
-                    name
-                )  # corners begin at 8064
+                # corners begin at 8064
+                assert (np.abs(cars[:, :2]).sum(1) < 7900).all() and np.abs(position[:2]).sum() < 7900, name
                 places = [position[:3], *cars[:, :3]]
                 gaps = [np.linalg.norm(a - b) for i, a in enumerate(places) for b in places[:i]]
                 assert min(gaps) > 250, name
@@ -461,9 +459,8 @@ def test_pictures_show_height_and_names(tmp_path):
         env = RocketLeagueVecEnv(1)
         env.set_arena(0, ball((0, 0, height)), AWAY)
         shots[height] = np.asarray(picture.MatchRecorder(env, 0, names=("north", "south")).draw(), np.int64)
-    balls = {
-        height: np.argwhere((shot[40:] > 225).all(2))[:, 0].mean() + 40 for height, shot in shots.items()
-    }  # of its white pixels
+    # of its white pixels
+    balls = {height: np.argwhere((shot[40:] > 225).all(2))[:, 0].mean() + 40 for height, shot in shots.items()}
     (_, low), (_, high) = picture.project([(0, 0, 93.15), (0, 0, 1500)])[0]
     assert abs(balls[93.15] - low) < 8 and abs(balls[1500] - high) < 8 and high < low - 50
     x, y = (int(value) for value in picture.project([(0, 0, 1.0)])[0][0])

@@ -109,9 +109,8 @@ print(worst)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) <= 0
     assert done.stderr.count("These are approximate") == 2
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "generated-meshes"
-    ]  # nothing fetched, nothing left over
+    # nothing fetched, nothing left over
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["generated-meshes"]
 
 
 def test_wrong_archive_is_refused(tmp_path, monkeypatch):

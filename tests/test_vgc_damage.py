@@ -178,8 +178,7 @@ def test_priority_comes_before_speed():
     table.say("|-fieldstart|move: Trick Room|[of] p2a: Whimsicott", "|-ability|p2a: Whimsicott|Prankster")
     table.say("|move|p2a: Whimsicott|Moonblast|p1a: Torkoal", "|move|p2a: Whimsicott|Taunt|p1a: Torkoal")
     assert first(table, 2) == -1  # in Trick Room Torkoal is first
-    assert (
-        table.value("damage", 8, "first_a") == -1 and table.value("damage", 9, "first_a") == 1
-    )  # but not before Taunt
+    # but not before Taunt
+    assert table.value("damage", 8, "first_a") == -1 and table.value("damage", 9, "first_a") == 1
     table.say("|move|p2b: Amoonguss|Trick Room|p2b: Amoonguss")
     assert table.value("damage", 12, "first_a") == -1  # priority -7

@@ -279,9 +279,8 @@ def test_speed_bounds_of_a_known_case():
     table.say("|upkeep", "|turn|2", "|move|p1b: Regieleki|Thunderbolt|p2b: Amoonguss", "|-damage|p2b: Amoonguss|40/100")
     table.say("|move|p2a: Whimsicott|Tackle|p1a: Torkoal", "|-damage|p1a: Torkoal|95/145")
     row = table.belief(0)
-    assert (
-        round(row["speed_max_plain"] * 250) == 150 and round(row["speed_max"] * 250) == 184
-    )  # Lagging Tail is not excluded
+    # Lagging Tail is not excluded
+    assert round(row["speed_max_plain"] * 250) == 150 and round(row["speed_max"] * 250) == 184
     assert row["no_choice"] == 1
 
 
@@ -416,9 +415,8 @@ def test_poke_env_keeps_the_recharge_that_was_done():
 def test_poke_env_lets_damp_stop_its_holder():
     table = Table()
     table.say("|move|p2a: Whimsicott|Protect|p2a: Whimsicott", "|-singleturn|p2a: Whimsicott|Protect")
-    table.say(
-        "|cant|p2a: Whimsicott|ability: Damp|Explosion|[of] p1b: Regieleki"
-    )  # Regieleki's Explosion, not Whimsicott's
+    # Regieleki's Explosion, not Whimsicott's
+    table.say("|cant|p2a: Whimsicott|ability: Damp|Explosion|[of] p1b: Regieleki")
     assert table.battle.opponent_active_pokemon[0].protect_counter == 0
     assert table.value("active", 2, "protect_count") == np.float32(1 / 3)
 

@@ -186,10 +186,11 @@ def test_files(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         write_replay(LOG, both[1])
     assert both[1].read_bytes() == before
+    # nothing half written
     assert sorted(path.name for path in both[1].parent.iterdir()) == [
         "battle.html",
         "battle.log",
-    ]  # nothing half written
+    ]
 
 
 @pytest.mark.parametrize("open_team_sheets", [True, False])

@@ -222,9 +222,8 @@ def play(args, game, player, opponent, progress):
 def worker_main(args, game, sources, tasks, done, progress):
     """The life of a process that plays: take a pairing, play it, say so. Ends with its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit(0)
-    )  # an exit that unwinds, so that a game's own processes are ended
+    # an exit that unwinds, so that a game's own processes are ended
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     torch.set_num_threads(args.threads)
     parent, loaded = multiprocessing.parent_process(), {}  # not getppid: it may have died before this line
 
@@ -424,9 +423,8 @@ def ratings_table(names, found):
     for i in order(found):
         beaten_by = found["response"][i]
         rate, low = 1 - found["payoffs"][i, beaten_by], 1 - found["high"][i, beaten_by]
-        responder = (
-            names[beaten_by] if found["games"][i, beaten_by] else ""
-        )  # a stopped arena may not have shown one yet
+        # a stopped arena may not have shown one yet
+        responder = names[beaten_by] if found["games"][i, beaten_by] else ""
         rows.append(
             {
                 "player": names[i], "elo": round(found["elo"][i], 1), "elo_spread": round(found["elo_spread"][i], 1),
@@ -631,7 +629,6 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    signal.signal(
-        signal.SIGTERM, signal.default_int_handler
-    )  # as Ctrl-C: what is finished is written, what plays is ended
+    # as Ctrl-C: what is finished is written, what plays is ended
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     main()

@@ -167,9 +167,8 @@ if __name__ == "__main__":
     train, sim_share, rows = training(seconds, preset)
     for name in ("rollout_time", "inference_time", "simulator_time", "learn_time", "wait_time"):
         print(f"  {name}: {np.mean([row['stats/' + name] for row in rows]):.3f} s per update", flush=True)
-    again, inference_again = learner_bound(
-        args, seconds / 4
-    )  # before and after: the machine may have changed meanwhile
+    # before and after: the machine may have changed meanwhile
+    again, inference_again = learner_bound(args, seconds / 4)
     bound = min((learn + again) / 2, (inference + inference_again) / 2)
     figures = {
         "sim_agent_steps_per_s": round(sim),

@@ -114,9 +114,8 @@ def bench_training(script, workers, seconds):
                 memory = max(memory, pss_mb(processes))
                 if first is None:
                     first = (last["global_step"], now, cpu_seconds(processes))
-                elif (
-                    now - first[1] > seconds and len(lines) > seen
-                ):  # right after an update: half of one would count as idle time
+                # right after an update: half of one would count as idle time
+                elif now - first[1] > seconds and len(lines) > seen:
                     steps = last["global_step"] - first[0]
                     return steps / (now - first[1]), 1000 * (cpu_seconds(processes) - first[2]) / steps, memory
                 seen = len(lines)

@@ -130,10 +130,11 @@ def export(args):
             ignore=shutil.ignore_patterns("__pycache__"),
         )
         shutil.copytree(models.SCRIPTS / "runtime", package / "runtime", ignore=shutil.ignore_patterns("__pycache__"))
+        # what the games share, not the other games
         for file in (
             models.SCRIPTS / "__init__.py",
             *(models.SCRIPTS / "envs").glob("*.py"),
-        ):  # what the games share, not the other games
+        ):
             shutil.copyfile(file, package / file.relative_to(models.SCRIPTS))
         shutil.copyfile(models.find_script(model.path, model.metadata, args.trust_source), package / f"{script}.py")
         shutil.copyfile(model.path, temporary / "model.zip")

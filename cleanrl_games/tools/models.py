@@ -129,10 +129,11 @@ def find_script(path, metadata, trust_source=False):
     kept."""
     wanted = metadata["network_hash"]
     own = SCRIPTS / Path(metadata["script"]).name
+    # several scripts may have the same network: its own is asked first
     for script in [
         own,
         *sorted(SCRIPTS.glob("*.py")),
-    ]:  # several scripts may have the same network: its own is asked first
+    ]:
         if script.is_file() and hash_of(script) == wanted:
             return script
     made = f" of commit {metadata['commit']}" if metadata.get("commit") else ""

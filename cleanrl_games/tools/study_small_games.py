@@ -296,10 +296,11 @@ def drop_references(settings, game, references, infosets, rngs):
 
 ALPHAS = (0.01, 0.2, 0.5, 1.0)
 VERIFY = {
+    # what is best depends on the game
     "ref": {
         "magnet": "ref",
         "alpha": {"kuhn": 0.3, "leduc": 0.5, "liars_dice": 0.2, "rps": 0.5},
-    },  # what is best depends on the game
+    },
     "portfolio": {"magnet": "portfolio"},
     "ema": {"magnet": "ema"},
     "ppo": {"magnet": "none", "ent_coef": 0.01},

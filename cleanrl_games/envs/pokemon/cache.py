@@ -34,9 +34,8 @@ from .episodes import EpisodeError, read_frames
 
 RESIZE = "torch-bilinear-antialias-uint8"  # in the header: resizers differ by some grey levels, and a network notices
 FEW = 1500  # frames: resized here before a first process would have started
-FORGET_AFTER = (
-    256 << 20
-)  # bytes read before pages are given back; whole pages and large folios count for more than what was read of them
+# bytes read before pages are given back; whole pages and large folios count for more than what was read of them
+FORGET_AFTER = 256 << 20
 
 
 def resize(frames, size=84):

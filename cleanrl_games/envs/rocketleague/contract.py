@@ -26,14 +26,16 @@ SIDE_WALL, BACK_WALL, CEILING, GOAL_HALF_WIDTH, GOAL_HEIGHT, GOAL_BACK = (
 )
 BALL_RADIUS, BALL_REST_HEIGHT, CAR_REST_HEIGHT = 91.25, 93.15, 17.0
 CORNER_WALL = 8064.0  # |x| + |y| there
+# of the Octane: along nose, right side, roof
 HITBOX_HALF, HITBOX_OFFSET = (
     (60.2535, 43.3497, 19.32955),
     (13.8757, 0.0, 20.755),
-)  # of the Octane: along nose, right side, roof
+)
+# a second jump is possible so long after the first; a flip turns the car so long
 DODGE_DEADLINE, FLIP_SECONDS = (
     1.25,
     0.65,
-)  # a second jump is possible so long after the first; a flip turns the car so long
+)
 BIG_PADS = (3, 4, 15, 18, 29, 30)
 
 

@@ -177,10 +177,11 @@ class MatchRecorder:
         draw.ellipse((x - radius, y - radius, x + radius, y + radius), fill=(235, 235, 235), outline=grey)
 
     def draw_car(self, draw, row, team):
+        # nose, right side, roof
         position, axes = (
             row[POSITION : POSITION + 3],
             row[FORWARD : FORWARD + 9].reshape(3, 3),
-        )  # nose, right side, roof
+        )
         signs = np.array([(a, b, c) for a in (-1, 1) for b in (-1, 1) for c in (-1, 1)])
         corners = position + CAR_SCALE * (signs * HITBOX_HALF + HITBOX_OFFSET) @ axes
         places, depths = project(corners)

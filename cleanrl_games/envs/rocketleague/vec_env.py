@@ -150,9 +150,8 @@ class RocketLeagueVecEnv:
         self.episodes[i] += 1
         arena, bodies, size = self.arenas[i], self.bodies[i], int(self.sizes[i])
         name = self.state_names[rng.choice(len(self.state_names), p=self.state_chances)]
-        arena.reset_kickoff(
-            1
-        )  # brings back pads and wrecks; its choice of places differs between runs, so ours follows
+        # brings back pads and wrecks; its choice of places differs between runs, so ours follows
+        arena.reset_kickoff(1)
         if name == "file":
             choices = self.recorded[size]
             apply_state(arena, bodies, *choices[rng.integers(len(choices))])
@@ -255,9 +254,8 @@ class RocketLeagueVecEnv:
                         body.set_controls(controls[actions[agent]])
                     arena.step(rest)
                 game, pad, ball, *rows = arena.get_gym_state()
-            except (
-                RuntimeError
-            ):  # RocketSim found a NaN in its own state: `_mend` says so, a new arena fills the rows until then
+            # RocketSim found a NaN in its own state: `_mend` says so, a new arena fills the rows until then
+            except RuntimeError:
                 self._failed.append(self.agent_arena[first])
                 self._build_arena(self._failed[-1])
                 bodies = self.bodies[self._failed[-1]]
@@ -273,9 +271,8 @@ class RocketLeagueVecEnv:
         np.concatenate(balls, out=ball_buffer)
         np.concatenate(pads, out=self.pads)
         np.concatenate(games, out=self.games.reshape(-1))
-        self.fields.reshape(-1)[:] = np.frombuffer(
-            self._pack(*fields), np.float32
-        )  # a third less time than np.fromiter
+        # a third less time than np.fromiter
+        self.fields.reshape(-1)[:] = np.frombuffer(self._pack(*fields), np.float32)
         (cars, balls), (old_cars, old_balls) = self._buffers
         self.cars, self.balls, self.old_cars, self.old_balls = (
             cars[::2],

@@ -58,9 +58,8 @@ def record(battle_format, teams, experts, num_battles, seed):
             for end in batch.finished:
                 seats = [streams.pop((end["battle"], end["episode"], side), []) for side in (0, 1)]
                 if end["episode"] >= quota[end["battle"]] or end["winner"] < 0:
-                    done += int(
-                        end["episode"] < quota[end["battle"]]
-                    )  # truncated: counted, so that it cannot go on for ever
+                    # truncated: counted, so that it cannot go on for ever
+                    done += int(end["episode"] < quota[end["battle"]])
                     continue
                 done += 1
                 yield [

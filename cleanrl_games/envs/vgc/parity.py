@@ -126,9 +126,8 @@ class Oracle:
         self.request: dict = {}
         self.previewed: list[int] = []  # species of the opponent's team, in order
         self.deceivers = {"p1": False, "p2": False}  # sides with an Illusion: poke-env credits the wrong Pokémon
-        self.misread: set[str] = (
-            set()
-        )  # slots whose stages or effects were passed on or copied, which poke-env does not follow
+        # slots whose stages or effects were passed on or copied, which poke-env does not follow
+        self.misread: set[str] = set()
 
     def hear(self, line: str) -> None:
         feed(self.battle, [line])
@@ -269,9 +268,8 @@ def exact_hp(line: str, side: int) -> bool:
     if place is None or len(parts) <= place or not parts[2].startswith(f"p{2 - side}"):
         return False
     health = parts[place].split(" ")[0]
-    return (
-        "/" in health and health.split("/")[1].rstrip("gyr") != "100"
-    )  # 50/100y: the colour of the bar, where two are possible
+    # 50/100y: the colour of the bar, where two are possible
+    return "/" in health and health.split("/")[1].rstrip("gyr") != "100"
 
 
 def check(battle_format: str, open_team_sheets: bool, decisions: int, seed: int, teams: list[str]) -> Report:

@@ -41,9 +41,8 @@ class Choice(BattleOrder):
 class Seat:
     """What the player keeps of one battle."""
 
-    unheard: list[dict] = field(
-        default_factory=list
-    )  # what the server said since the last decision, as `Views.follow` takes it
+    # what the server said since the last decision, as `Views.follow` takes it
+    unheard: list[dict] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
     state: object = None
     request: dict | None = None

@@ -152,9 +152,8 @@ class Seat:
         self.champions = "Champions" in ended.tier  # where nobody terastallizes
         mons = ended.mons[side]
         self.names, self.details, self.sheets = [mon["name"] for mon in mons], [], []
-        self.moves = [
-            sorted(to_id(move) for move in mon["moves"][:4]) for mon in mons
-        ]  # not as used: that would tell what comes first
+        # not as used: that would tell what comes first
+        self.moves = [sorted(to_id(move) for move in mon["moves"][:4]) for mon in mons]
         self.abilities, self.teras = [""] * len(mons), [""] * len(mons)
         self.items = ["unknown"] * len(mons)
         self.stones = [""] * len(mons)  # what each was seen to mega evolve with
@@ -245,9 +244,8 @@ class Seat:
         self.entries += [{"request": request}, {"observe": True}]
         self.open = Decision(request, self.order, board.turn)
         self.decisions.append(self.open)
-        self.open.doubtful = (
-            self.trickster
-        )  # even after it fell: who stood there before is in doubt, and so who stands where
+        # even after it fell: who stood there before is in doubt, and so who stands where
+        self.open.doubtful = self.trickster
         if not preview and not forced:
             for slot, place in enumerate(self.order[:2]):
                 if board.mons[self.side][place]["fainted"] or place in self.commands:

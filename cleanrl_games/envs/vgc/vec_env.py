@@ -32,9 +32,8 @@ JOB, START, ACTIONS, MIX = 0, 1, 2, 3  # message types, as in sim.js
 MAGIC = 0x56474331
 RANDOM_PLAY = -1
 HEADER = 32
-PIPE_BYTES = (
-    1 << 20
-)  # a reply of 32 battles is 270 KB: through a pipe of 64 KB both processes wake each other again and again
+# a reply of 32 battles is 270 KB: through a pipe of 64 KB both processes wake each other again and again
+PIPE_BYTES = 1 << 20
 # Room for the young objects of many battles (Node starts with 1 MB of it): what a turn made is dead before a collection
 # looks at it, and with 128 MB most battles end before they are copied twice. 32 battles took 0.292 ms a decision so,
 # 0.303 with 64 MB; the simulator alone, one battle after another, has little to copy and does not care. In return a
@@ -92,9 +91,8 @@ class Batch:
         self.episode, self.turn, self.winner = frames["episode"], frames["turn"], frames["winner"]
         self.team, self.opponent_team, self.opponent = frames["team"], frames["opponent_team"], frames["opponent"]
         self.reward, self.terminated, self.truncated = frames["reward"], frames["terminated"], frames["truncated"]
-        self.retry = frames[
-            "retry"
-        ]  # the last answer was unavailable for a hidden reason: the same step is asked again
+        # the last answer was unavailable for a hidden reason: the same step is asked again
+        self.retry = frames["retry"]
         self.slots, self.pass_rule = frames["slots"], frames["pass_rule"]  # (n, 2, 45), (n,)
         self.ints, self.floats = frames["ints"], frames["floats"]  # (n, INTS) int16, (n, FLOATS) float32
         self.key = 2 * self.battle + self.side
@@ -129,9 +127,8 @@ class Sim:
         to_node, self.write_fd = os.pipe()
         self.read_fd, from_node = os.pipe()
         if hasattr(fcntl, "F_SETPIPE_SZ"):  # Linux
-            with contextlib.suppress(
-                PermissionError
-            ):  # this user's share of pipe memory is used up: a small pipe works as well
+            # this user's share of pipe memory is used up: a small pipe works as well
+            with contextlib.suppress(PermissionError):
                 fcntl.fcntl(from_node, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         # not a pipe: one that nobody reads would stop the process one day
         self.stderr = tempfile.TemporaryFile()  # noqa: SIM115

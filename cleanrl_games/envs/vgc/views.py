@@ -81,9 +81,8 @@ class Views:
         answer = self.read()
         if "error" in answer:
             raise ViewError(f"The battle of {key} cannot be followed: {answer['error']}")
-        return np.frombuffer(
-            bytearray(b"".join(map(base64.b64decode, answer["frames"]))), FRAME
-        )  # that can be written to
+        # that can be written to
+        return np.frombuffer(bytearray(b"".join(map(base64.b64decode, answer["frames"]))), FRAME)
 
     def read(self) -> dict:
         output = self.process.stdout.fileno()
