@@ -59,7 +59,7 @@ from cleanrl_games.runtime.logger import Logger
 from cleanrl_games.runtime.metrics import time_metrics
 from cleanrl_games.runtime.settings import Count, Fraction, NonNegative, Positive, Size, parse_args
 from cleanrl_games.runtime.shared_memory import Broadcast, from_flat, load_members, share_all, to_flat
-from cleanrl_games.runtime.stopping import check_finite, progress, stop_on_signals
+from cleanrl_games.runtime.stopping import check_finite, progress, stop_on_signals, until_stopped
 
 # Named sets of values; a flag or a config file overrides them. `fast`, the default, is what the defaults below say: a
 # network small enough that two CPU cores play and learn tens of thousands of ticks a second. `core` is the public
@@ -1366,7 +1366,7 @@ if __name__ == "__main__":
                 metrics["exploiter/best_win_rate"] = best
             finished = done >= 1.0
             if finished or (args.eval_frequency and now.update % args.eval_frequency == 0):
-                metrics |= evaluate_all()
+                metrics |= until_stopped(stopping, evaluate_all)
             logger.write(metrics, now.global_step, done)
             if finished or stopping:
                 break

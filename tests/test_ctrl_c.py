@@ -83,6 +83,8 @@ EVALUATION = ["--eval-frequency", "1", "--eval-battles", "100000", "--checkpoint
 FINAL = ["--total-timesteps", "1", "--final-battles", "100000"]
 CARS = ["--num-agents", "12", "--rollout-steps", "32", "--sequence-length", "16", "--minibatch-size", "128"]
 CARS += ["--rnn-size", "16", "--num-workers", "1", "--eval-frequency", "1", "--eval-episodes", "6000"]
+FIGHTS = ["--num-envs", "8", "--num-steps", "16", "--num-workers", "1", "--eval-frequency", "1"]
+FIGHTS += ["--hidden-size", "32", "--head-size", "16", "--eval-episodes", "20000"]
 COLLECT = [*VGC, "--collect", "100000", "--collect-teams", "shipped"]
 LEARN = [*VGC, "--collect", "24", "--collect-teams", "shipped", "--epochs", "1", "--minibatch-size", "48"]
 LEARN += ["--valid-fraction", "0.3", "--final-battles", "100000", "--num-workers", "0"]
@@ -97,6 +99,7 @@ CASES = {
     "evaluation of rnad": ("rnad_vgc_portfolio", [*TINY, *EVALUATION], "models/*.zip", False),
     "last evaluation of rnad": ("rnad_vgc_portfolio", [*TINY, *FINAL], "models/*.zip", False),
     "evaluation of rocketleague": ("recurrent_ppo_rocketleague", CARS, "models/*.zip", False),
+    "evaluation of osrs": ("ppo_osrs_selfplay", FIGHTS, "models/*.zip", False),
     "collection of bc_vgc": ("bc_vgc_mdbo", [*COLLECT, "--num-workers", "1"], "last.zip", False),
     "inline collection of bc_vgc": ("bc_vgc_mdbo", [*COLLECT, "--num-workers", "0"], "last.zip", False),
     "last evaluation of bc_vgc": ("bc_vgc_mdbo", LEARN, "model.zip", False),
