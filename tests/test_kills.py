@@ -139,6 +139,7 @@ def test_kill(script, kind, tmp_path):
         try:
             before, learner = run.steps(), psutil.Process(run.process.pid)
             run.wait_for(lambda run=run, before=before: run.steps() > before, "first step")
+            run.wait_for(lambda: (tmp_path / "run" / "checkpoint.pt").exists(), "first checkpoint")
             run.wait_for(lambda learner=learner: find(learner), kind)
             find(learner)[0].kill()
             before = run.steps()

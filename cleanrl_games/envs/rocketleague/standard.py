@@ -101,7 +101,7 @@ class RocketLeagueParallelEnv(ParallelEnv):
             {agent: float(rewards[i]) for i, agent in enumerate(agents)},
             dict.fromkeys(agents, over),
             dict.fromkeys(agents, cut),
-            {agent: {"goal": goal if agent.startswith("blue") else -goal} for agent in agents},
+            {name: {"goal": -goal if "orange" in name else goal} for name in agents},
         )
 
     def close(self):
