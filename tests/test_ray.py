@@ -64,7 +64,7 @@ def connected(nodes):
     ray.shutdown()
 
 
-def wait_for(condition, seconds=60):
+def wait_for(condition, seconds=240):
     end = time.time() + seconds
     while not condition():
         assert time.time() < end, "it does not come"

@@ -14,7 +14,7 @@ from cleanrl_games.envs.rocketleague.standard import RocketLeagueParallelEnv, Ro
 from cleanrl_games.envs.vgc.standard import VGCParallelEnv
 
 PARALLEL = {
-    "rocketleague": lambda: RocketLeagueParallelEnv(team_size=2, max_seconds=2.0, generated_meshes=True),
+    "rocketleague": lambda: RocketLeagueParallelEnv(team_size=2, max_seconds=2.0),
     "vgc": lambda: VGCParallelEnv(turn_cap=4),
     "osrs": lambda: OSRSParallelEnv(max_ticks=40),
 }
@@ -94,7 +94,7 @@ def test_who_is_not_asked_waits():
 
 
 def test_rocket_league_as_gymnasiums_vector_environment():
-    env = gymnasium.make_vec("cleanrl_games/RocketLeague-v0", num_envs=4, max_seconds=0.5, generated_meshes=True)
+    env = gymnasium.make_vec("cleanrl_games/RocketLeague-v0", num_envs=4, max_seconds=0.5)
     assert isinstance(env.unwrapped, RocketLeagueVectorEnv) and env.num_envs == 4
     obs, infos = env.reset(seed=3)
     again, _ = env.reset(seed=3)
