@@ -64,7 +64,7 @@ def connected(nodes):
     ray.shutdown()
 
 
-def wait_for(condition, seconds=240):
+def wait_for(condition, seconds=120):
     end = time.time() + seconds
     while not condition():
         assert time.time() < end, "it does not come"
@@ -100,7 +100,8 @@ def test_jobs_and_streams_outlive_a_node(connected, capsys):
     found = []
     wait_for(lambda: found.extend(jobs.poll(0.2)) or len(found) == 2)
     assert sorted(found) == [(0.0, 0.0), (0.1, 0.2)]
-    wait_for(lambda: sum(job is not None for _, job in jobs.running.values()) == 2)
+    # poll also gives a job to the actor that started last
+    wait_for(lambda: not jobs.poll(0.2) and sum(job is not None for _, job in jobs.running.values()) == 2)
     connected.kill_one()
     wait_for(lambda: found.extend(jobs.poll(0.2)) or len(found) == 3)
     assert found[2] == (30.0, None), "whoever submitted it decides whether it is played again"
