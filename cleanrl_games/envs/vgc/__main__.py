@@ -1,10 +1,11 @@
 """Commands of the VGC environment: python -m cleanrl_games.envs.vgc
-{servers,parity,beliefs,damage,columns,vocab,replay,replays} …
+{servers,parity,beliefs,damage,rebuild,columns,vocab,replay,replays} …
 
 servers   real Showdown servers on loopback, until Ctrl-C
 parity    Node's observations against those computed from poke-env's DoubleBattle, decision by decision
 beliefs   do the beliefs ever exclude the truth?
 damage    are the foreseen damage and the order of moves the simulator's?
+rebuild   is a battle that is rebuilt from a player's view the battle?
 columns   writes the table of every column into docs/vgc_features.md
 vocab     writes vocab.json from the installed package
 replay    a battle log as a page that shows it turn by turn
@@ -20,6 +21,7 @@ COMMANDS = {
     "parity": "parity",
     "beliefs": "truth",
     "damage": "damage",
+    "rebuild": "rebuild",
     "columns": "columns_doc",
     "vocab": "vocab_file",
     "replay": "replay",
