@@ -398,18 +398,17 @@ def test_prayer_drains_outside_of_last_man_standing():
     """Overhead 12 and piety 24 a tick against a resistance of 90: 40 points in 100 ticks."""
     duel = Duel("max_main")
     duel.me.overhead, duel.me.boost = 1, MELEE_BOOST
-    duel.fight.tick = 1
     for _ in range(100):
-        simulator.pass_time(duel.fight, duel.me, duel.kit)
+        simulator.drain_prayer(duel.me, duel.kit)
     # the fortieth point goes when the counter exceeds 90, not when it reaches it
     assert duel.me.prayer_points == 99 - 39
     duel.me.prayer_points, duel.me.prayer_drain = 1, 80
-    simulator.pass_time(duel.fight, duel.me, duel.kit)
+    simulator.drain_prayer(duel.me, duel.kit)
     assert (duel.me.prayer_points, duel.me.overhead, duel.me.boost) == (0, 0, 0)
     lms = Duel("lms_med")
-    lms.me.overhead, lms.me.boost, lms.fight.tick = 1, 1, 1
+    lms.me.overhead, lms.me.boost = 1, 1
     for _ in range(100):
-        simulator.pass_time(lms.fight, lms.me, lms.kit)
+        simulator.drain_prayer(lms.me, lms.kit)
     assert lms.me.prayer_points == 99
 
 
@@ -419,8 +418,47 @@ def test_levels_and_health_come_back_with_time():
     me.attack, me.magic, me.hp = 118, 90, 40
     for tick in range(1, 101):
         duel.fight.tick = tick
-        simulator.pass_time(duel.fight, me, duel.kit)
+        simulator.drift_levels(duel.fight, me, duel.kit)
     assert (me.attack, me.magic, me.hp) == (117, 91, 41)
+
+
+def no_clicks():
+    return np.zeros(12, np.int64)
+
+
+def test_health_comes_back_after_the_hits_of_the_tick():
+    """A hit of 40 on 40 HP kills in the tick in which a point would come back, and the levels of the dead stay."""
+    duel = Duel()
+    duel.foe.hp, duel.foe.attack, duel.fight.tick = 40, 118, rules.DRIFT_TICKS - 1
+    simulator.launch(duel.fight, duel.me, duel.foe, duel.kit, STYLE_RANGED, 40, 0)
+    simulator.tick(duel.fight, duel.me, duel.foe, duel.kit, duel.kit, no_clicks(), no_clicks())
+    assert (duel.foe.hp, duel.foe.attack, duel.fight.result) == (0, 118, rules.WON)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_death_ends_the_attack_of_whoever_is_processed_after_it(first):
+    """And the last hitsplats are seen at once: 0 over the dead, 92 of 99 over the other."""
+    duel = Duel().wear(RANGED, RANGED_BOOST)
+    me, foe = duel.me, duel.foe
+    # the draws keep the order
+    duel.fight.pid, me.pid_timer, foe.pid_timer = first, 100, 100
+    me.pid_draw, foe.pid_draw = 1 - first, first
+    me.attacking, me.attack_timer, foe.attacking, foe.attack_timer, foe.worn = 1, 4, 1, 4, RANGED
+    foe.hp = 5
+    simulator.launch(duel.fight, me, foe, duel.kit, STYLE_RANGED, 9, 0)
+    simulator.add_splat(me, 7)
+    simulator.tick(duel.fight, me, foe, duel.kit, duel.kit, no_clicks(), no_clicks())
+    assert duel.fight.result == rules.WON and (foe.attacking, me.attacking) == (0, 1 if first == 0 else 0)
+    assert foe.shown_health == 0 and me.shown_health == pytest.approx(92 / 99)
+
+
+def test_a_caster_stands_after_its_spell():
+    """From under its target it steps out, casts, and does not count as moving; an archer does."""
+    for outfit, spell, moved in ((MAGE, rules.BLOOD, 0), (RANGED, 0, 1)):
+        duel = Duel().wear(outfit, 1)
+        duel.foe.x, duel.me.attacking, duel.me.spell, duel.me.attack_timer = 0, 1, spell, 0
+        simulator.turn(duel.fight, duel.me, duel.foe, duel.kit, duel.kit)
+        assert (duel.me.attacked, abs(duel.me.x), duel.me.moved, duel.me.has_destination) == (1, 1, moved, 0)
 
 
 def test_special_energy_comes_back_every_50_ticks_from_the_first_special_on():
@@ -441,18 +479,18 @@ def restart(duel, quirks=1):
     simulator.reset_fight(duel.fight, duel.me, duel.foe, duel.env.loadouts, 0, 0)
 
 
-def test_a_new_fight_keeps_run_energy_and_the_phase_of_special_energy():
+def test_a_new_fight_keeps_the_phase_of_special_energy_and_who_cannot_run():
     """On the server; once in four fights the agents are new ones. In the game itself a fight starts afresh."""
     kept = 0
     duel = Duel()
     for _ in range(200):
         duel.me.logged_in, duel.me.energy_timer = 1, 0
         simulator.spend_energy(duel.me, 50)
-        duel.me.run_energy = 300
+        duel.me.run_energy, duel.foe.run_energy = 0, 300
         restart(duel)
-        assert duel.me.energy == 100
-        assert (duel.me.run_energy, duel.me.energy_timer) in ((300, 50 - rules.TICKS_BETWEEN_FIGHTS), (10_000, 0))
-        kept += duel.me.run_energy == 300
+        assert duel.me.energy == 100 and duel.foe.run_energy == 10_000, "what is left of run energy is filled up"
+        assert (duel.me.run_energy, duel.me.energy_timer) in ((0, 50 - rules.TICKS_BETWEEN_FIGHTS), (10_000, 0))
+        kept += duel.me.run_energy == 0
         restart(duel, quirks=0)
         assert duel.me.run_energy == 10_000 and duel.me.energy_timer == 0
     assert 125 <= kept <= 175  # 150 ± 4 standard deviations of 6.1
@@ -495,6 +533,10 @@ def test_running_takes_energy_and_without_it_one_walks():
         duel.me.run_energy = 0
         movement.move(duel.fight, duel.me, duel.foe, duel.kit)
         assert duel.me.x == 3 and duel.me.run_energy == (0 if quirks else 24)
+        duel.me.run_energy = 5_000  # a single tile: the server takes as much, the game nothing
+        movement.walk_to(duel.me, 4, 0)
+        movement.move(duel.fight, duel.me, duel.foe, duel.kit)
+        assert duel.me.x == 4 and duel.me.run_energy == (4_900 if quirks else 5_024)
 
 
 def test_whoever_is_first_meets_a_target_that_still_counts_as_moving():

@@ -57,12 +57,15 @@ def rows_of(fight_a, fight_b):
     obs, masks = np.zeros((ticks, 2, NUM_OBS)), np.zeros((ticks, 2, NUM_LOGITS), bool)
     actions, meta = np.zeros((ticks, 2, 12), np.int8), np.full((ticks, 2, len(FLAGS) + len(NUMBERS)), np.nan)
     for tick in range(ticks):
-        # One of the two joins a tick late; the answer to either has both fighters' views.
-        seen_by = 0 if tick in fight_a else 1
-        response = (fight_a, fight_b)[seen_by][tick]["resp"]
-        obs[tick, seen_by], obs[tick, 1 - seen_by] = response["obs"], response["meta"]["targetObs"]
-        masks[tick, seen_by] = flatten(response["actionMasks"])
-        masks[tick, 1 - seen_by] = flatten(response["meta"]["targetActionMasks"])
+        # One of the two joins a tick late; the answer to the other has both fighters' views. Later each one's own view
+        # counts: at a death the two answers differ in the health that is seen.
+        for side, (own, other) in enumerate(((fight_a, fight_b), (fight_b, fight_a))):
+            if tick in own:
+                response = own[tick]["resp"]
+                obs[tick, side], masks[tick, side] = response["obs"], flatten(response["actionMasks"])
+            else:
+                seen = other[tick]["resp"]["meta"]
+                obs[tick, side], masks[tick, side] = seen["targetObs"], flatten(seen["targetActionMasks"])
         for side, fight in enumerate((fight_a, fight_b)):
             if tick in fight:
                 actions[tick, side] = fight[tick].get("action", [0] * 12)

@@ -3,7 +3,7 @@
 from numba import njit
 
 from .loadouts import MELEE, RANGED, SPECIAL
-from .rules import FULL_RUN_ENERGY, RUN_COST, RUN_RECOVERY, STYLE_MAGE, STYLE_MELEE, STYLE_RANGED, roll
+from .rules import FULL_RUN_ENERGY, RUN_COST, RUN_FREE_TILES, RUN_RECOVERY, STYLE_MAGE, STYLE_MELEE, STYLE_RANGED, roll
 
 
 @njit(cache=True)
@@ -112,16 +112,18 @@ def chase(fight, me, foe, kit, style):
 def move(fight, me, foe, kit):
     """After the target while attacking it, else to where was clicked: two tiles a tick, or one without run energy.
 
+    The game takes run energy for two tiles, the server for a single one too.
+
     `moved` is cleared here and not at the tick's start: whoever is processed first meets a target that still counts as
     moving if it moved in the tick before.
     """
     me.moved = 0
-    if me.freeze_timer > 0:
+    if me.freeze_timer > 0 or (me.attacking and foe.hp <= 0):
         me.has_destination = 0
     elif me.attacking:
         chase(fight, me, foe, kit, attack_style(me))
     steps = walk(me, foe, kit) if me.has_destination else 0
-    if steps == 2:
+    if steps > RUN_FREE_TILES[fight.quirks]:
         me.run_energy = max(me.run_energy - RUN_COST[fight.quirks], 0)
     else:
         me.run_energy = min(me.run_energy + RUN_RECOVERY[fight.quirks], FULL_RUN_ENERGY)

@@ -34,12 +34,14 @@ ENERGY_TICKS, DRIFT_TICKS = 50, 100
 PID_TICKS = np.array([100, 40])  # each player draws its place in the order anew after at least so many ticks …
 PID_SPREAD = np.array([51, 21])  # … and at most so many more (exclusive)
 DIAMOND_CHANCE = np.array([5, 10])  # per cent, against players
-# Run energy in 1/10,000. The server takes 1 % a running tick and gives nothing back, not even between fights.
+# Run energy in 1/10,000. The server takes 1 % for each tick in which a fighter moves. At 0 it switches running off and
+# never on again: the next fight fills up the energy, but that agent walks until it logs in anew.
 FULL_RUN_ENERGY = 10_000
 RUN_COST = np.array([67, 100])
+RUN_FREE_TILES = np.array([1, 0])  # so many tiles a tick cost nothing
 RUN_RECOVERY = np.array([24, 0])  # per tick without running
 # A new fight of the same two agents begins so many ticks after a death on the server, and the clocks of special energy
-# and PID go on meanwhile. Once in so many fights the agents of a place log in anew, with full run energy.
+# and PID go on meanwhile. Once in so many fights the agents of a place log in anew, and run again.
 TICKS_BETWEEN_FIGHTS = 8
 FIGHTS_PER_LOGIN = 4
 START_DISTANCES = np.array([1, 2, 3, 3, 4, 5])

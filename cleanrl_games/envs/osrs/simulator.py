@@ -5,7 +5,7 @@ file into machine code on first import (cached on disk afterwards); with NUMBA_D
 plain Python, for a debugger. Every die is thrown with the fight's own generator, so a fight depends on nothing but its
 seed and its actions.
 
-A tick:  timers ──► both fighters' clicks ──► in PID order: move, take due hits, attack ──► PID may be drawn anew
+A tick:  timers ──► both fighters' clicks ──► in PID order: move, take due hits, attack, regenerate ──► PID may change
 """
 
 from numba import njit
@@ -135,7 +135,7 @@ def count_clocks(fight, me):
 @njit(cache=True)
 def reset_fight(fight, a, b, loadouts, loadout_a, loadout_b):
     """Both stand one to five tiles apart, in mage gear, with no prayer up. What the server keeps from fight to fight is
-    kept: run energy, the phase of special energy, the draws that decide who is processed first."""
+    kept: whether a fighter can run, the phase of special energy, the draws that decide who is processed first."""
     new_agents = a.logged_in == 0 or fight.quirks == 0 or roll(fight, FIGHTS_PER_LOGIN) == 0
     for me in (a, b):
         if new_agents:
@@ -143,6 +143,8 @@ def reset_fight(fight, a, b, loadouts, loadout_a, loadout_b):
         else:
             for _ in range(TICKS_BETWEEN_FIGHTS):
                 count_clocks(fight, me)
+            if me.run_energy > 0:  # at 0 the server has switched running off, and a new fight does not switch it on
+                me.run_energy = FULL_RUN_ENERGY
     fight.tick, fight.result = 0, 0
     fight.pid = 0 if a.pid_draw > b.pid_draw else 1
     # a tile of the ring at that distance: its four sides have 2 · distance tiles each
@@ -404,7 +406,8 @@ def spend_energy(me, cost):
 
 @njit(cache=True)
 def cast(fight, me, foe, kit, foe_kit, delay):
-    """Ice freezes and blood heals the moment the spell is cast; the damage travels."""
+    """Ice freezes and blood heals the moment the spell is cast; the damage travels. The caster stands afterwards, even
+    if it came out from under its target in this tick."""
     best, spell = 0, me.spell
     spells = len(ICE_SPELLS)
     if spell == ICE:
@@ -431,7 +434,7 @@ def cast(fight, me, foe, kit, foe_kit, delay):
         foe.hit_style[foe.hit_count - 1] = SPLASH
     if spell == BLOOD:
         heal(me, kit, damage // 4)
-    me.spell, me.attacking = 0, 0
+    me.spell, me.attacking, me.moved, me.has_destination = 0, 0, 0, 0
 
 
 @njit(cache=True)
@@ -513,7 +516,9 @@ def strike(fight, me, foe, kit, foe_kit):
 
 @njit(cache=True)
 def attack(fight, me, foe, kit, foe_kit):
-    if not me.attacking or me.hp <= 0 or foe.hp <= 0:
+    if me.hp <= 0 or foe.hp <= 0:
+        me.attacking = 0
+    if not me.attacking:
         return
     style = attack_style(me)
     if not in_reach(me, foe, kit, style):
@@ -568,14 +573,19 @@ def drift(level, base):
 
 
 @njit(cache=True)
-def pass_time(fight, me, kit):
-    """Levels drift to their base, HP regenerate, prayer drains outside of LMS."""
-    if fight.tick % DRIFT_TICKS == 0:
+def drift_levels(fight, me, kit):
+    """Levels drift to their base and HP regenerate, after the hits of the tick: the dead stay dead."""
+    if fight.tick % DRIFT_TICKS == 0 and me.hp > 0:
         me.attack, me.strength = drift(me.attack, kit.attack_level), drift(me.strength, kit.strength_level)
         me.defence, me.ranged = drift(me.defence, kit.defence_level), drift(me.ranged, kit.ranged_level)
         me.magic = drift(me.magic, kit.magic_level)
-        if 0 < me.hp < kit.hitpoints_level:
+        if me.hp < kit.hitpoints_level:
             me.hp += 1
+
+
+@njit(cache=True)
+def drain_prayer(me, kit):
+    """Outside of LMS."""
     if kit.fight != LMS:
         if me.overhead == SMITE:
             me.prayer_drain += 18
@@ -597,6 +607,7 @@ def turn(fight, me, foe, kit, foe_kit):
     move(fight, me, foe, kit)
     take_hits(fight, me, foe, kit, foe_kit)
     attack(fight, me, foe, kit, foe_kit)
+    drift_levels(fight, me, kit)
 
 
 @njit(cache=True)
@@ -610,8 +621,8 @@ def tick(fight, a, b, kit_a, kit_b, action_a, action_b):
         count_clocks(fight, me)
     click(fight, a, b, kit_a, action_a)
     click(fight, b, a, kit_b, action_b)
-    pass_time(fight, a, kit_a)
-    pass_time(fight, b, kit_b)
+    drain_prayer(a, kit_a)
+    drain_prayer(b, kit_b)
     if fight.pid == 0:
         turn(fight, a, b, kit_a, kit_b)
         turn(fight, b, a, kit_b, kit_a)
@@ -624,7 +635,7 @@ def tick(fight, a, b, kit_a, kit_b, action_a, action_b):
     if kit_a.fight != ARENA:
         fight.pid = 0 if a.pid_draw > b.pid_draw else 1
     if a.hp <= 0 or b.hp <= 0:
-        a.attacking = b.attacking = 0
-        for me in (a, b):
-            me.shown_health = 0.0 if me.hp <= 0 else me.shown_health
+        for me, kit in ((a, kit_a), (b, kit_b)):
+            if me.splatted:  # of the last hitsplats the health bar is not late
+                me.shown_health = me.hp / kit.hitpoints_level
         fight.result = TIED if a.hp <= 0 and b.hp <= 0 else LOST if a.hp <= 0 else WON
