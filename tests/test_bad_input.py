@@ -307,6 +307,7 @@ OWN_PARSERS = [
     ("bench_pokemon", "--seconds -1", "--seconds"),
     ("bench_rocketleague", "--arenas 0", "--arenas"),
     ("bench_vgc", "--rounds 0", "--rounds"),
+    ("bench_vgc", "--against nowhere", "--against"),
     ("bench_vgc_train", "--num-workers 0", "--num-workers"),
     ("mutants", "--seconds nan", "--seconds"),
 ]

@@ -2,6 +2,7 @@
 
     python cleanrl_games/tools/bench_vgc.py               speed: ours, the bare simulator, poke-env on a websocket
     python cleanrl_games/tools/bench_vgc.py --ratios      of that, only ours against the bare simulator
+    python cleanrl_games/tools/bench_vgc.py --against DIR ours in this checkout against ours in another, side by side
     python cleanrl_games/tools/bench_vgc.py --masks       20,000 masked-random decisions, adversarial teams; the reverse
     python cleanrl_games/tools/bench_vgc.py --identity    200 seeded battles per format, faster dispatch against stock
     python cleanrl_games/tools/bench_vgc.py --endurance   5,000 battles: memory and speed, first tenth against last
@@ -25,7 +26,7 @@ import psutil
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from cleanrl_games.envs.vgc import TeamPool, VGCVecEnv, install
 from cleanrl_games.envs.vgc.vec_env import NODE_FLAGS
-from cleanrl_games.runtime.errors import end_in_sentences
+from cleanrl_games.runtime.errors import BadInput, RunFailed, end_in_sentences
 from cleanrl_games.runtime.settings import Size, flag_type
 from cleanrl_games.tools import bench_vgc_train
 
@@ -34,7 +35,8 @@ ADVERSARIAL = Path(__file__).resolve().parent / "vgc_adversarial_teams.txt"
 CONCURRENT = 16
 IN_FLIGHT = 32  # battles of one simulator process
 # battles before a measurement: Node goes on compiling, and the simulator alone is done with it sooner than we are
-WARM = 800
+WARM = 600
+PAIRS = 5  # Node compiles each process in its own way, which moves a ratio by some hundredths: so several are started
 
 
 def adversarial_teams() -> list[str]:
@@ -168,17 +170,15 @@ def damage_ms(battle_format: str, teams: list[str]) -> float:
     return json.loads(bench.stdout)["ms_of_damage"]
 
 
-def measure_in_turns(
-    battle_format: str, rounds: int, battles: int, stock: bool = True
-) -> tuple[dict, dict, list[dict]]:
+# The simulator alone in three ways: one battle at a time, as many in flight as ours, one at a time with stock dispatch.
+JOBS = {"single": {}, "limit": {"concurrent": IN_FLIGHT}, "stock": {"dispatch": False}}
+
+
+def measure_in_turns(battle_format: str, rounds: int, battles: int, jobs: dict) -> tuple[dict, dict, list[dict]]:
     """Ours and the bare simulator in short turns → totals of ours, totals of the bare ones, seconds a decision by turn
 
     A neighbour's load falls on all of a turn's parts alike, so each turn has its own ratio, and their median counts."""
     teams = TeamPool("shipped", battle_format, split="all").packed
-    # The simulator alone in three ways: as many battles in flight as ours, one at a time, and one at a time with stock
-    # dispatch.
-    jobs = {"limit": {"concurrent": IN_FLIGHT}, "single": {}}
-    jobs |= {"stock": {"dispatch": False}} if stock else {}
     ours, bare = Ours(teams, battle_format, IN_FLIGHT), {name: Bare() for name in jobs}
     ours.play(WARM)
     for name, job in jobs.items():
@@ -202,24 +202,68 @@ def measure_in_turns(
     return total, alone, turns
 
 
-def ratios(turns: list[dict]) -> dict:
-    low, fraction, high = np.percentile([turn["single"] / turn["ours"] for turn in turns], (25, 50, 75))
-    print(
-        f"share of the bare simulator in {len(turns)} turns: median {fraction:.3f}, half of them between {low:.3f} and "
-        f"{high:.3f}"
-    )
+def ratios(pairs: list[list[dict]]) -> dict:
+    """The turns of several pairs of processes → each pair's median turn, then the median pair"""
+    found = [float(np.median([turn["single"] / turn["ours"] for turn in turns])) for turns in pairs]
+    print("share of the bare simulator, by pair of processes: " + " ".join(f"{ratio:.3f}" for ratio in sorted(found)))
     return {
         # The strict one: no policy to wait for, one battle in the caches.
-        "fraction_of_sim_limit": round(float(fraction), 3),
-        "fraction_of_sim_limit_quartiles": [round(float(low), 3), round(float(high), 3)],
-        "fraction_of_in_flight_limit": round(float(np.median([turn["limit"] / turn["ours"] for turn in turns])), 3),
+        "fraction_of_sim_limit": round(float(np.median(found)), 3),
+        "fraction_of_sim_limit_range": [round(min(found), 3), round(max(found), 3)],
     }
+
+
+# One process of `against`: a checkout's own environment, warm, then measured.
+PLAY_OURS = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from cleanrl_games.envs.vgc import TeamPool
+from cleanrl_games.tools.bench_vgc import Ours
+ours = Ours(TeamPool("shipped", sys.argv[2], split="all").packed, sys.argv[2])
+ours.play(800)
+print(json.dumps(ours.play(1500)))
+ours.env.close()
+"""
+
+
+def against(other: Path, battle_format: str, turns: int) -> dict:
+    """CPU time a decision here over that in `other`, a checkout of another commit. Both play at the same time, each on
+    a core, and exchange cores at every turn: a machine's speed drifts by more than what is looked for."""
+    folders = [Path(__file__).resolve().parents[2], other.resolve()]
+    if not (folders[1] / "cleanrl_games/tools/bench_vgc.py").is_file():
+        raise BadInput(
+            f"--against {other}: this is no checkout of cleanrl_games; `git worktree add DIR COMMIT` makes one."
+        )
+    cores, found = sorted(os.sched_getaffinity(0))[:2], []
+    if len(cores) < 2:
+        raise BadInput("--against needs two cores, one for each checkout.")
+    for turn in range(turns):
+        running = [
+            subprocess.Popen(
+                ["taskset", "-c", str(core), sys.executable, "-c", PLAY_OURS, str(folder), battle_format],
+                stdout=subprocess.PIPE,
+                text=True,
+                cwd=folder,
+            )
+            for folder, core in zip(folders, cores if turn % 2 else cores[::-1], strict=True)
+        ]
+        said = [process.communicate()[0] for process in running]
+        for folder, process in zip(folders, running, strict=True):
+            if process.returncode:
+                raise RunFailed(f"The environment of {folder} failed; its error is above.")
+        parts = [json.loads(text.splitlines()[-1]) for text in said]
+        here, there = (1000 * (part["node_s"] + part["python_s"]) / part["decisions"] for part in parts)
+        found.append(here / there)
+        print(f"turn {turn + 1}: {here:.3f} ms a decision here, {there:.3f} there", flush=True)
+    low, middle, high = np.percentile(found, (25, 50, 75))
+    return {"cost_over_other": round(float(middle), 3), "quartiles": [round(float(low), 3), round(float(high), 3)]}
 
 
 def speed(battle_format: str, rounds: int, battles: int, websocket_battles: int) -> dict:
     from cleanrl_games.tools.bench_vgc_websocket import measure_websocket
 
-    total, alone, turns = measure_in_turns(battle_format, rounds, battles)
+    total, alone, turns = measure_in_turns(battle_format, rounds, battles, JOBS)
+    more = [measure_in_turns(battle_format, rounds, battles, {"single": {}})[2] for _ in range(PAIRS - 1)]
     limit, single, stock = (alone[name]["cpu_s"] / alone[name]["decisions"] for name in ("limit", "single", "stock"))
     print(
         f"ours: {per_decision(total['node_s'], total['python_s'], total['decisions'])}, one process, features and "
@@ -233,7 +277,7 @@ def speed(battle_format: str, rounds: int, battles: int, websocket_battles: int)
     print(
         f"poke-env over a websocket: {per_decision(websocket['node_s'], websocket['python_s'], websocket['decisions'])}"
     )
-    fractions = ratios(turns)
+    fractions = ratios([turns, *more])
     mine = (total["node_s"] + total["python_s"]) / total["decisions"]
     damage = damage_ms(battle_format, teams)
     print(f"damage and order of moves: {damage:.4f} ms a decision, {damage / 1000 / mine:.1%} of ours")
@@ -241,6 +285,7 @@ def speed(battle_format: str, rounds: int, battles: int, websocket_battles: int)
     return {
         "ratio_vs_websocket": round(theirs / mine, 2),
         **fractions,
+        "fraction_of_in_flight_limit": round(float(np.median([turn["limit"] / turn["ours"] for turn in turns])), 3),
         "damage_columns_share": round(damage / 1000 / mine, 3),
         "decisions_per_s": round(total["decisions"] / total["wall_s"]),
         "battles_per_s": round(total["battles"] / total["wall_s"], 1),
@@ -322,12 +367,16 @@ def endurance(battles: int, battle_format: str) -> dict:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ratios", action="store_true")
+    parser.add_argument("--against", type=Path, metavar="DIR", help="a checkout of another commit; --rounds turns (20)")
     parser.add_argument("--masks", action="store_true")
     parser.add_argument("--identity", action="store_true")
     parser.add_argument("--endurance", action="store_true")
     parser.add_argument("--battle-format", default="gen9vgc2024regg")
     parser.add_argument(
-        "--rounds", type=flag_type(Size), default=60, help="speed: turns that ours and the bare simulator take"
+        "--rounds",
+        type=flag_type(Size),
+        default=20,
+        help="speed: turns that ours and the bare simulator take, in each pair of processes",
     )
     parser.add_argument(
         "--battles",
@@ -347,7 +396,12 @@ if __name__ == "__main__":
     end_in_sentences()
     battle_format = install.require_format(args.battle_format)
     if args.ratios:
-        result = ratios(measure_in_turns(battle_format, args.rounds, args.battles or 16, stock=False)[2])
+        one = {"single": {}}
+        result = ratios(
+            [measure_in_turns(battle_format, args.rounds, args.battles or 16, one)[2] for _ in range(PAIRS)]
+        )
+    elif args.against:
+        result = against(args.against, battle_format, args.rounds)
     elif args.masks:
         result = masks(args.decisions)
     elif args.identity:
