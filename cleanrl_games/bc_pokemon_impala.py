@@ -1177,6 +1177,150 @@ def check(args):
         make_expert(args)  # one that cannot be had would fail in every actor
 
 
+# ------------------------------------------------------------------------------------------------ what the actors do
+
+
+class ActorJobs:
+    """What the actors are asked to play, and what becomes of it: transitions go into the data, evaluations into
+    metrics, the best model into models/best.zip."""
+
+    def __init__(self, args, run_dir, agent, data, priorities, state, eval_starts, stopping):
+        self.args, self.run_dir, self.agent, self.state = args, run_dir, agent, state
+        self.data, self.priorities = data, priorities
+        self.eval_starts, self.stopping = eval_starts, stopping
+        self.played_dir = run_dir / "played"
+        self.actors = make_actors(args, args.num_workers, stopping)
+        self.evaluations = {}  # update → {"weights", "jobs" under way, "episodes" by kind, "stats"}
+
+    def submit(self, kind, starts, pieces=0, video="", **more):
+        """In pieces, by default one per actor, so that all of them work on it → how many"""
+        parts = np.array_split(np.arange(len(starts)), min(pieces or self.actors.count, len(starts)))
+        for part in parts:
+            self.state["jobs"] += 1
+            segment = str(self.played_dir / f"{self.state['jobs']:05d}") if more.get("segment") else ""
+            chosen = [starts[index] for index in part]
+            job = Job(kind, chosen, [self.args.seed, self.state["jobs"]], **{**more, "segment": segment}, video=video)
+            self.actors.submit(job)
+            video = ""
+        return len(parts)
+
+    def start_evaluation(self, count, pieces=0):
+        """Sampled and argmax play of the present weights in held-out worlds, each world equally often."""
+        entry = {
+            "weights": copy.deepcopy(self.agent.state_dict()),
+            "jobs": 0,
+            "episodes": collections.defaultdict(list),
+            "stats": {},
+        }
+        self.evaluations[self.state["update"]] = entry
+        starts = [self.eval_starts[index % len(self.eval_starts)] for index in range(count)]
+        for kind in ("sampled", "argmax"):
+            video = self.run_dir / "videos" / f"{self.state['update']}_{kind}.gif" if self.args.capture_video else ""
+            if video:
+                video.parent.mkdir(exist_ok=True)
+            entry["jobs"] += self.submit(
+                kind, starts, pieces, str(video), weights=to_flat(self.agent).numpy(), evaluation=self.state["update"]
+            )
+
+    def finish_evaluation(self, number):
+        """→ metrics of what has been played of it; keeps the best model"""
+        entry = self.evaluations.pop(number)
+        metrics = {"eval/update": number, **entry["stats"]}
+        for kind, found in entry["episodes"].items():
+            metrics |= summarise(kind, found, self.state["expert_milestones"])
+        if "eval/sampled_success" not in metrics:
+            return {}
+        self.state["distill"] = distill_coefficient(metrics["eval/sampled_milestones"], self.state["expert_milestones"])
+        score = metrics["eval/sampled_success"], metrics["eval/sampled_milestones"]
+        if score > (self.state["best_success"], self.state["best_milestones"]):
+            self.state["best_success"], self.state["best_milestones"] = score
+            save_model(self.run_dir / "models" / "best.zip", entry["weights"], self.args)
+        return metrics
+
+    def take_result(self, job, result):
+        """What an actor has finished: transitions into the data, evaluations into metrics."""
+        if result is None or (not result.episodes and job.evaluation is not None):
+            if job.evaluation is None and job.kind != "expert":
+                return {}
+            if job.attempts == 3:
+                raise RunFailed(f"The emulator died three times over the same job: {job.kind} from {job.starts}.")
+            self.actors.submit(dataclasses.replace(job, attempts=job.attempts + 1))
+            return {}
+        metrics = {
+            "stats/actor_steps_per_s": result.steps / result.seconds,
+            "stats/inference_time": result.inference_time,
+        }
+        metrics |= {f"expert/{name}": float(value) for name, value in result.expert_cost.items()}
+        if not result.episodes:
+            return metrics
+        milestones = float(np.mean([sum(episode.milestones.values()) for episode in result.episodes]))
+        if job.segment:
+            metrics["charts/transitions_added"] = self.data.add_segment(job.segment)
+            self.state["expert_episodes"] += len(job.starts) if job.kind == "expert" else 0
+            self.priorities.grow(len(self.data))
+            kept = self.data.drop_oldest(self.played_dir, self.args.max_played_gb * 1e9)
+            if kept is not None:
+                self.priorities.keep(kept)
+        if job.kind == "dagger":
+            self.state["agreement"] = result.agreement
+            metrics |= {
+                "dagger/agreement": result.agreement,
+                "dagger/milestones": milestones,
+                "dagger/beta": job.beta,
+                "charts/episodic_return": float(np.mean([episode.episodic_return for episode in result.episodes])),
+                "charts/episodic_length": float(np.mean([episode.length for episode in result.episodes])),
+            }
+        if job.kind == "expert" and not job.segment:
+            self.state["expert_milestones"] = milestones
+            self.state["expert_measured"] = True
+            metrics["eval/expert_milestones"] = milestones
+        if job.evaluation in self.evaluations:
+            entry = self.evaluations[job.evaluation]
+            entry["episodes"][job.kind] += result.episodes
+            entry["stats"] |= {f"eval/{job.kind}_value": result.value, f"eval/{job.kind}_entropy": result.entropy}
+            entry["jobs"] -= 1
+            if not entry["jobs"]:
+                metrics |= self.finish_evaluation(job.evaluation)
+        return metrics
+
+    def take_results(self, timeout=0.0):
+        metrics = {}
+        for job, result in self.actors.poll(timeout):
+            metrics |= self.take_result(job, result)
+        return metrics
+
+    def final_evaluation(self, seconds_so_far):
+        """→ metrics. What is still being played is not waited for, the last evaluation is: until --max-minutes or the
+        first Ctrl-C."""
+        if self.args.num_workers:
+            self.actors.close()
+            self.actors = make_actors(
+                self.args,
+                self.args.num_workers if self.args.ray_address else max(self.args.num_workers, os.cpu_count()),
+            )
+        self.evaluations.clear()
+        self.start_evaluation(
+            self.args.final_eval_episodes, pieces=-(-self.args.final_eval_episodes // self.args.num_emulators)
+        )
+        number, total = self.state["update"], self.evaluations[self.state["update"]]["jobs"]
+        metrics, left = {}, total
+        while self.evaluations and not self.stopping:
+            if (
+                self.args.max_minutes
+                and seconds_so_far() > 60 * self.args.max_minutes
+                and self.evaluations[number]["episodes"]["sampled"]
+            ):
+                print("--max-minutes is over: the last evaluation ends with what has been played.", flush=True)
+                break
+            metrics |= self.take_results(timeout=1.0)
+            if self.evaluations and self.evaluations[number]["jobs"] != left:
+                left = self.evaluations[number]["jobs"]
+                print(f"last evaluation: {total - left} of {total} parts played", flush=True)
+        if self.evaluations:
+            metrics |= self.finish_evaluation(number)
+        return metrics
+
+
 FINAL_SHARE = 0.1  # of --max-minutes that the last evaluation has
 
 if __name__ == "__main__":
@@ -1235,8 +1379,8 @@ if __name__ == "__main__":
     priorities.grow(len(data))
     seconds_before = state["seconds"]
     make_run_folder(args, __file__)
-    played_dir, model_dir = run_dir / "played", run_dir / "models"
-    played_dir.mkdir(exist_ok=True)
+    (run_dir / "played").mkdir(exist_ok=True)
+    model_dir = run_dir / "models"
     logger = Logger(args, run_dir, state["update"])
     stopping = stop_on_signals()
 
@@ -1264,135 +1408,7 @@ if __name__ == "__main__":
         save_checkpoint(run_dir, whole)
         save_model(run_dir / "model.zip", agent.state_dict(), args)
 
-    # --- jobs for the actors
-    actors = make_actors(args, args.num_workers, stopping)
-    evaluations = {}  # update → {"weights", "jobs" under way, "episodes" by kind, "stats"}
-
-    def submit(kind, starts, pieces=0, video="", **more):
-        """In pieces, by default one per actor, so that all of them work on it → how many"""
-        parts = np.array_split(np.arange(len(starts)), min(pieces or actors.count, len(starts)))
-        for part in parts:
-            state["jobs"] += 1
-            segment = str(played_dir / f"{state['jobs']:05d}") if more.get("segment") else ""
-            chosen = [starts[index] for index in part]
-            job = Job(kind, chosen, [args.seed, state["jobs"]], **{**more, "segment": segment}, video=video)
-            actors.submit(job)
-            video = ""
-        return len(parts)
-
-    def start_evaluation(count, pieces=0):
-        """Sampled and argmax play of the present weights in held-out worlds, each world equally often."""
-        entry = {
-            "weights": copy.deepcopy(agent.state_dict()),
-            "jobs": 0,
-            "episodes": collections.defaultdict(list),
-            "stats": {},
-        }
-        evaluations[state["update"]] = entry
-        starts = [eval_starts[index % len(eval_starts)] for index in range(count)]
-        for kind in ("sampled", "argmax"):
-            video = run_dir / "videos" / f"{state['update']}_{kind}.gif" if args.capture_video else ""
-            if video:
-                video.parent.mkdir(exist_ok=True)
-            entry["jobs"] += submit(
-                kind, starts, pieces, str(video), weights=to_flat(agent).numpy(), evaluation=state["update"]
-            )
-
-    def finish_evaluation(number):
-        """→ metrics of what has been played of it; keeps the best model"""
-        entry = evaluations.pop(number)
-        metrics = {"eval/update": number, **entry["stats"]}
-        for kind, found in entry["episodes"].items():
-            metrics |= summarise(kind, found, state["expert_milestones"])
-        if "eval/sampled_success" not in metrics:
-            return {}
-        state["distill"] = distill_coefficient(metrics["eval/sampled_milestones"], state["expert_milestones"])
-        score = metrics["eval/sampled_success"], metrics["eval/sampled_milestones"]
-        if score > (state["best_success"], state["best_milestones"]):
-            state["best_success"], state["best_milestones"] = score
-            save_model(model_dir / "best.zip", entry["weights"], args)
-        return metrics
-
-    def take_result(job, result):
-        """What an actor has finished: transitions into the data, evaluations into metrics."""
-        if result is None or (not result.episodes and job.evaluation is not None):
-            if job.evaluation is None and job.kind != "expert":
-                return {}
-            if job.attempts == 3:
-                raise RunFailed(f"The emulator died three times over the same job: {job.kind} from {job.starts}.")
-            actors.submit(dataclasses.replace(job, attempts=job.attempts + 1))
-            return {}
-        metrics = {
-            "stats/actor_steps_per_s": result.steps / result.seconds,
-            "stats/inference_time": result.inference_time,
-        }
-        metrics |= {f"expert/{name}": float(value) for name, value in result.expert_cost.items()}
-        if not result.episodes:
-            return metrics
-        milestones = float(np.mean([sum(episode.milestones.values()) for episode in result.episodes]))
-        if job.segment:
-            metrics["charts/transitions_added"] = data.add_segment(job.segment)
-            state["expert_episodes"] += len(job.starts) if job.kind == "expert" else 0
-            priorities.grow(len(data))
-            kept = data.drop_oldest(played_dir, args.max_played_gb * 1e9)
-            if kept is not None:
-                priorities.keep(kept)
-        if job.kind == "dagger":
-            state["agreement"] = result.agreement
-            metrics |= {
-                "dagger/agreement": result.agreement,
-                "dagger/milestones": milestones,
-                "dagger/beta": job.beta,
-                "charts/episodic_return": float(np.mean([episode.episodic_return for episode in result.episodes])),
-                "charts/episodic_length": float(np.mean([episode.length for episode in result.episodes])),
-            }
-        if job.kind == "expert" and not job.segment:
-            state["expert_milestones"] = milestones
-            state["expert_measured"] = True
-            metrics["eval/expert_milestones"] = milestones
-        if job.evaluation in evaluations:
-            entry = evaluations[job.evaluation]
-            entry["episodes"][job.kind] += result.episodes
-            entry["stats"] |= {f"eval/{job.kind}_value": result.value, f"eval/{job.kind}_entropy": result.entropy}
-            entry["jobs"] -= 1
-            if not entry["jobs"]:
-                metrics |= finish_evaluation(job.evaluation)
-        return metrics
-
-    def take_results(timeout=0.0):
-        metrics = {}
-        for job, result in actors.poll(timeout):
-            metrics |= take_result(job, result)
-        return metrics
-
-    def final_evaluation():
-        """What is still being played is not waited for, the last evaluation is: until --max-minutes or the first
-        Ctrl-C."""
-        global actors
-        if args.num_workers:
-            actors.close()
-            actors = make_actors(args, args.num_workers if args.ray_address else max(args.num_workers, os.cpu_count()))
-        evaluations.clear()
-        start_evaluation(args.final_eval_episodes, pieces=-(-args.final_eval_episodes // args.num_emulators))
-        number, total = state["update"], evaluations[state["update"]]["jobs"]
-        metrics, left = {}, total
-        while evaluations and not stopping:
-            if (
-                args.max_minutes
-                and seconds_so_far() > 60 * args.max_minutes
-                and evaluations[number]["episodes"]["sampled"]
-            ):
-                print("--max-minutes is over: the last evaluation ends with what has been played.", flush=True)
-                break
-            metrics |= take_results(timeout=1.0)
-            if evaluations and evaluations[number]["jobs"] != left:
-                left = evaluations[number]["jobs"]
-                print(f"last evaluation: {total - left} of {total} parts played", flush=True)
-        if evaluations:
-            metrics |= finish_evaluation(number)
-        if metrics:
-            logger.write(metrics, state["update"], 1.0)
-
+    jobs = ActorJobs(args, run_dir, agent, data, priorities, state, eval_starts, stopping)
     losses, metrics, clock = [], {}, time.perf_counter()
     wait_time, learn_time, is_due, is_consistent = 0.0, 0.0, False, True
 
@@ -1400,30 +1416,34 @@ if __name__ == "__main__":
         missing = args.expert_episodes - state["expert_episodes"]  # all of them, unless it was interrupted before
         if missing > 0:
             starts = [train_starts[index] for index in rng.integers(len(train_starts), size=missing)]
-            submit("expert", starts, pieces=-(-len(starts) // 16), beta=1.0, noise=args.noise, segment=True)
+            jobs.submit("expert", starts, pieces=-(-len(starts) // 16), beta=1.0, noise=args.noise, segment=True)
         if is_quest and args.expert == "scripted" and not state["expert_measured"]:
             # what there is to reach in the worlds of the evaluation
-            submit("expert", eval_starts[: args.eval_episodes], beta=1.0)
+            jobs.submit("expert", eval_starts[: args.eval_episodes], beta=1.0)
         while not stopping and progress() < 1.0:
             # --- the actors: the next round, an evaluation that is due, results
             wait_start = time.perf_counter()
-            if state["rounds"] < args.dagger_rounds and state["update"] >= state["next_round"] and not actors.pending:
+            if (
+                state["rounds"] < args.dagger_rounds
+                and state["update"] >= state["next_round"]
+                and not jobs.actors.pending
+            ):
                 state["rounds"] += 1
                 state["next_round"] = state["update"] + args.dagger_frequency
                 starts = [train_starts[index] for index in rng.integers(len(train_starts), size=args.dagger_episodes)]
                 beta = mixing(args.dagger_mixing, args.dagger_beta, state["rounds"], state["agreement"])
-                submit("dagger", starts, weights=to_flat(agent).numpy(), beta=beta, segment=True)
+                jobs.submit("dagger", starts, weights=to_flat(agent).numpy(), beta=beta, segment=True)
             is_due = is_due or bool(
                 args.eval_frequency and state["update"] and state["update"] % args.eval_frequency == 0
             )
-            if is_due and not evaluations:
+            if is_due and not jobs.evaluations:
                 is_due = False
-                start_evaluation(args.eval_episodes)
+                jobs.start_evaluation(args.eval_episodes)
             # an inline actor has them already, so that no checkpoint falls between a job and its result
-            metrics |= take_results()
+            metrics |= jobs.take_results()
             can_learn = not data.columns["validation"].all()
             if not can_learn:
-                metrics |= take_results(timeout=1.0)
+                metrics |= jobs.take_results(timeout=1.0)
             wait_time += time.perf_counter() - wait_start
             if not can_learn:
                 continue
@@ -1461,7 +1481,7 @@ if __name__ == "__main__":
                     "charts/distill_coeff": distill,
                     "stats/learn_time": learn_time,
                     "stats/wait_time": wait_time,
-                    "stats/queue_size": actors.pending,
+                    "stats/queue_size": jobs.actors.pending,
                 }
                 logger.write(metrics, update, progress())
                 losses, metrics, clock = [], {}, time.perf_counter()
@@ -1473,10 +1493,10 @@ if __name__ == "__main__":
         if not stopping:
             save_all()
             save_model(model_dir / "final.zip", agent.state_dict(), args)
-            if args.final_eval_episodes:
-                final_evaluation()
+            if args.final_eval_episodes and (metrics := jobs.final_evaluation(seconds_so_far)):
+                logger.write(metrics, state["update"], 1.0)
     finally:
-        actors.close()
+        jobs.actors.close()
         logger.close()
         if is_consistent:  # not in the middle of an update, whose half would be neither the old nor the new network
             save_all()
