@@ -107,7 +107,8 @@ class Args:
 
     # --- environment
     battle_format: str = "gen9vgc2023regulationc"
-    """the VGC format; old spellings are understood"""
+    """the VGC format: gen9vgc2023rega to rege, gen9vgc2024regf to regh, gen9vgc2025regi, gen9vgc2025regj,
+    gen9championsvgc2026regma, gen9championsvgc2026regmb; other spellings are understood"""
     teams: tuple[str, ...] = ("shipped", "generated")
     """training teams, each source equally often: shipped, generated, or folders of PokePaste files"""
     open_team_sheets: bool = True

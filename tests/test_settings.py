@@ -2,6 +2,10 @@
 refuses."""
 
 import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -142,6 +146,24 @@ def test_print_config_is_a_file_that_config_reads(tmp_path, capsys):
     assert set(yaml.safe_load(text)) == {field.name for field in dataclasses.fields(Args)} - {"config", "resume"}
     args = from_file(tmp_path, text)
     assert args.learning_rate == 0.01 and args.teams == ("a", "b")
+
+
+def test_help_is_in_groups_and_names_presets_and_aliases():
+    for encoding, line in (("utf-8", "├─ self-play "), ("ascii", " --- self-play")):
+        done = subprocess.run(
+            [sys.executable, "cleanrl_games/ppo_osrs_selfplay.py", "--help"],
+            cwd=Path(__file__).parents[1],
+            env={**os.environ, "COLUMNS": "100", "PYTHONIOENCODING": f"{encoding}:replace"},
+            stdout=subprocess.PIPE,
+            encoding=encoding,
+            check=True,
+        )
+        lines = done.stdout.splitlines()
+        (at,) = [number for number, text in enumerate(lines) if text.startswith(line)]
+        assert lines[at + 1][1:].startswith(" --self-play "), "the group's first setting follows"
+        assert sum(text.startswith(line.split("self")[0]) for text in lines) >= 6
+    words = " ".join(done.stdout.split())
+    assert "--preset pure: --self-play pure" in words and "opponent = targets" in words
 
 
 def test_help_shows_ranges(capsys):

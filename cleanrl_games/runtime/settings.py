@@ -7,8 +7,11 @@ held to it too: `num_workers: Count = 4`, `clip_coef: Positive = 0.2`, `amp: Lit
 """
 
 import argparse
+import contextlib
 import dataclasses
 import difflib
+import inspect
+import io
 import math
 import sys
 import typing
@@ -210,6 +213,40 @@ def flag_type(hint):
     return parse
 
 
+def groups_of(cls):
+    """The `# --- name` comments of an Args → {the field below it: name}"""
+    found, name = {}, ""
+    for line in inspect.getsource(cls).splitlines():
+        if line.strip().startswith("# --- "):
+            name = line.strip().removeprefix("# --- ")
+        elif name and (field := line.partition(":")[0].strip()) in cls.__dataclass_fields__:
+            found[field] = name
+            name = ""
+    return found
+
+
+def in_groups(text, groups):
+    """tyro's help of a flat dataclass, with a line before each group of settings."""
+    lines = text.splitlines()
+    for field, name in groups.items():
+        flag = f" --{field.replace('_', '-')}"
+        (at,) = [at for at, line in enumerate(lines) if line[1:].startswith((f"{flag} ", f"{flag},"))]
+        is_boxed = lines[at].startswith("│")  # not where the terminal has no such characters
+        lines.insert(at, f"├─ {name} ".ljust(len(lines[at]) - 1, "─") + "┤" if is_boxed else f" --- {name}")
+    return "\n".join(lines) + "\n"
+
+
+def other_words(presets, aliases):
+    """What --help says of presets and of settings' other names."""
+    text = ""
+    for name, values in presets.items():
+        settings = " ".join(f"--{setting.replace('_', '-')} {value}" for setting, value in values.items())
+        text += f"\n    --preset {name}: {settings or 'the defaults'}"
+    text = f"\n\nPresets:\n{text}" if text else ""
+    names = [f"{name} = {meaning}" for name, meaning in aliases.items() if isinstance(meaning, str)]
+    return text + (f"\n\nOther names, as flags and in YAML:\n\n    {', '.join(names)}" if names else "")
+
+
 def parse_args(cls, presets, argv=None, aliases=None):
     """Reads flags into the script's Args. What was said more specifically wins. `aliases`: see resolve_alias"""
     module = sys.modules[cls.__module__]
@@ -240,8 +277,18 @@ def parse_args(cls, presets, argv=None, aliases=None):
     preset = presets.get(said.get("preset", values.get("preset")), {})
     description = (
         f"{module.__doc__}\n--print-config writes all settings, as these flags would set them, as YAML and ends."
+        f"{other_words(presets, aliases or {})}"
     )
-    args = tyro.cli(cls, default=cls(**{**preset, **values}), args=words, description=description)
+    default = cls(**{**preset, **values})
+    if "-h" in words or "--help" in words:
+        out = sys.stdout
+        shown = io.TextIOWrapper(io.BytesIO(), out.encoding, out.errors)  # tyro draws what the terminal can show
+        with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
+            tyro.cli(cls, default=default, args=["--help"], description=description)
+        shown.seek(0)
+        print(in_groups(shown.read(), groups_of(cls)), end="")
+        raise SystemExit(0)
+    args = tyro.cli(cls, default=default, args=words, description=description)
     check_args(args)
     end_in_sentences(getattr(args, "debug", False))
     if print_config:
