@@ -49,6 +49,8 @@ class Args(evaluate.Args):
     against: tyro.conf.Suppress[tuple[str, ...]] = ()
     json: tyro.conf.Suppress[str] = ""
     server: tyro.conf.Suppress[str] = ""
+    search: str = ""
+    """VGC: every model takes part a second time, looking one turn ahead, e.g. "worlds=4 actions=8" (docs/search.md)"""
     output: str = ""
     """the arena's folder; one that has results goes on; empty = runs/arena__{game}__{time}"""
     baselines: bool = True
@@ -238,8 +240,10 @@ def worker_main(args, game, sources, tasks, done, progress):
                 number, names = tasks.get(timeout=1.0)
                 for name in names:
                     if name not in loaded:
-                        path = sources[name]
+                        path, searches = sources[name]
                         loaded[name] = models.load(path, game, args.trust_source) if path else name
+                        if searches:
+                            loaded[name] = evaluate.with_search(loaded[name])
                 result = play(
                     args, game, *(loaded[name] for name in names), lambda games, slot=number: tell(slot, games)
                 )
@@ -254,7 +258,10 @@ def play_in_processes(args, game, players, pairs, show):
     """Yields (pair, result) as they are finished, in any order."""
     context = multiprocessing.get_context("spawn")
     tasks, done, progress = context.Queue(), context.Queue(), context.Array("q", len(pairs))
-    sources = {name: str(player.path) if isinstance(player, models.Model) else "" for name, player in players.items()}
+    sources = {
+        name: (str(player.path), player.searches) if isinstance(player, models.Model) else ("", False)
+        for name, player in players.items()
+    }
     workers = [
         context.Process(
             target=worker_main, args=(args, game, sources, tasks, done, progress), name=f"arena-{i}", daemon=True
@@ -322,9 +329,11 @@ def game_hash(game):
 
 
 def identities(players):
-    """Who a name is: a model by the hash of its file, a scripted player by its name."""
+    """Who a name is: a model by the hash of its file and whether it searches, a scripted player by its name."""
     return {
-        name: file_hash(player.path) if isinstance(player, models.Model) else f"scripted {name}"
+        name: file_hash(player.path) + (" + search" if player.searches else "")
+        if isinstance(player, models.Model)
+        else f"scripted {name}"
         for name, player in players.items()
     }
 
@@ -552,7 +561,12 @@ def write_results(folder, names, book, args):
 
 def gather(args):
     """→ (game, {name: Model or scripted player's name})"""
-    game, players, _ = evaluate.find_players(args)
+    game, players, _ = evaluate.find_players(dataclasses.replace(args, search=""))
+    if args.search:
+        if game != "vgc":
+            raise models.ModelError(f"--search is for VGC, these are players of {game}.")
+        modelled = {name: player for name, player in players.items() if isinstance(player, models.Model)}
+        players |= {f"{name} + search": evaluate.with_search(player) for name, player in modelled.items()}
     if args.baselines:
         players |= {name: name for name in evaluate.GAMES[game].baselines()}
     if len(players) < 2:

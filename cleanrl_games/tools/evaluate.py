@@ -54,6 +54,8 @@ class Args:
     """VGC: a folder of PokePaste files, teams for both sides, or `generated`; empty = the format's held-out teams"""
     team: str = ""
     """VGC: a PokePaste file, the team of whom we judge; the others play those of --teams"""
+    search: str = ""
+    """VGC: whom we judge looks one turn ahead, e.g. "worlds=4 actions=8" (docs/search.md)"""
     team_size: Count = 0
     """Rocket League: cars per team; 0 = those of the stage that the judged model had reached"""
     json: str = ""
@@ -192,6 +194,7 @@ def vgc_teams(args, battle_format):
 
 def vgc_matches(player, opponent, episodes, args, save, progress):
     from cleanrl_games.envs.vgc.match import play_battles
+    from cleanrl_games.envs.vgc.search import SearchPlayer, parse_search
 
     sides = [side for side in (player, opponent) if isinstance(side, models.Model)]
     formats = [args.battle_format] if args.battle_format else [side.metadata["battle_format"] for side in sides]
@@ -201,16 +204,26 @@ def vgc_matches(player, opponent, episodes, args, save, progress):
         for side, seed in zip((player, opponent), seeds[1:])
     ]
     battle_format = formats[0] if formats else "gen9vgc2023regc"
+    searching = {}
+    for place, side in enumerate((player, opponent)):
+        if isinstance(side, models.Model) and side.searches:
+            searching[place] = SearchPlayer(seats[place], parse_search(args.search), battle_format, seeds[1 + place])
+            seats[place] = searching[place]
     logs = []
-    scores, _ = play_battles(
-        *seats,
-        episodes,
-        battle_format,
-        vgc_teams(args, battle_format),
-        seeds[0] >> 1,
-        progress=progress,
-        first_log=logs.append if save else None,
-    )
+    try:
+        scores, _ = play_battles(
+            *seats,
+            episodes,
+            battle_format,
+            vgc_teams(args, battle_format),
+            seeds[0] >> 1,
+            progress=progress,
+            first_log=logs.append if save else None,
+        )
+    finally:
+        for seat in searching.values():
+            print(seat.search.report(), file=sys.stderr, flush=True)
+            seat.close()
     if save:
         from cleanrl_games.envs.vgc.watch import page_of
 
@@ -392,11 +405,23 @@ def find_players(args):
                 )
         return found
 
+    players = named(args.players)
+    if args.search:
+        if game != "vgc":
+            raise models.ModelError(f"--search is for VGC, these are players of {game}.")
+        players = {
+            f"{name} + search" if isinstance(side, models.Model) else name: with_search(side)
+            for name, side in players.items()
+        }
     return (
         game,
-        named(args.players),
+        players,
         named(args.against or (baselines if not args.server else (OSRS_SERVERS_BOT, "nh"))),
     )
+
+
+def with_search(side):
+    return dataclasses.replace(side, searches=True) if isinstance(side, models.Model) else side
 
 
 def save_path(save, player, opponent, several):
@@ -456,6 +481,10 @@ def check(args):
     for flag, path in (("--json", args.json), ("--save", args.save)):
         if path and not Path(path).absolute().parent.is_dir():
             raise models.ModelError(f"{flag} {path}: there is no folder {Path(path).absolute().parent} to write to.")
+    if args.search:
+        from cleanrl_games.envs.vgc.search import parse_search
+
+        parse_search(args.search)
     if args.server:
         from cleanrl_games.envs.osrs.remote import parse_address
 

@@ -49,6 +49,8 @@ class Model:
     metadata: dict[str, Any]
     script: ModuleType
     agent: Any
+    searches: bool = False
+    """VGC: it looks one turn ahead (--search)"""
 
     @property
     def game(self):

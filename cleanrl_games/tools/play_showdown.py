@@ -24,6 +24,7 @@ from urllib.parse import urlencode, urlsplit
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # before torch: AMX bf16 crashes on some machines
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+import numpy as np
 import torch
 import tyro
 import websockets
@@ -31,6 +32,7 @@ from poke_env import AccountConfiguration, ServerConfiguration
 from poke_env.teambuilder import Teambuilder
 
 from cleanrl_games.envs.vgc import PREVIEW, TeamPool, VGCPlayer, require_format
+from cleanrl_games.envs.vgc.search import Asked, Search, choose, parse_search
 from cleanrl_games.envs.vgc.teams import TeamError
 from cleanrl_games.runtime.errors import BadInput, RunFailed, first_line
 from cleanrl_games.runtime.settings import Positive, Size, parse_flags
@@ -38,6 +40,7 @@ from cleanrl_games.tools import models
 
 AUTHENTICATION = "https://play.pokemonshowdown.com/action.php?"  # only ever asked when there is a password
 LOGIN_SECONDS = 60.0
+SEARCH_SECONDS = 5.0  # for one decision; a server's timer gives some ten times that
 
 
 class PlayError(BadInput):
@@ -73,6 +76,8 @@ class Args:
     """folder for the replays"""
     deterministic: bool = True
     """play the likeliest action instead of sampling"""
+    search: str = ""
+    """look one turn ahead, e.g. "worlds=4 actions=8"; `seconds` is 5 if it is not named (docs/search.md)"""
     seed: int = 1
     """seed of teams and dice"""
     trust_source: bool = False
@@ -98,6 +103,37 @@ class Policy:
         else:
             action = self.agent.act(hidden, candidates, is_preview, joint_mask, self.generator)[0]
         return int(action), state
+
+
+class SearchingPolicy(Policy):
+    """The same, looking one turn ahead."""
+
+    needs_protocol = True
+
+    def __init__(self, agent, deterministic, seed, settings, battle_format):
+        super().__init__(agent, deterministic, seed)
+        self.search = Search(agent, settings, battle_format, seed)
+        self.rng = np.random.default_rng(seed)
+
+    @torch.no_grad()
+    def __call__(self, ints, floats, mask, kind, state, told):
+        is_preview, legal = torch.tensor([kind == PREVIEW]), torch.from_numpy(mask)[None]
+        if state is None or kind == PREVIEW:
+            state = self.agent.initial_state(1)
+        hidden, candidates, state = self.agent.step(torch.as_tensor(ints)[None], torch.as_tensor(floats)[None], state)
+        logprobs = self.agent.joint_logprobs(hidden, candidates, is_preview, legal)[0]
+        asked = Asked.of(
+            logprobs,
+            mask,
+            key=told.battle,
+            role=told.role,
+            lines=told.lines,
+            fresh=kind == PREVIEW,
+            retry=told.retry,
+            memory=state[0],
+        )
+        (mixture,) = self.search.run([asked])
+        return choose(asked.policy if mixture is None else mixture, self.deterministic, self.rng), state
 
 
 class DrawnTeams(Teambuilder):
@@ -197,6 +233,7 @@ async def play(player, args):
 def make_player(args):
     if sum([args.accept, bool(args.challenge), args.ladder]) != 1:
         raise PlayError("Say how to find opponents, one of: --accept, --challenge NAME, --ladder.")
+    settings = parse_search(args.search, SEARCH_SECONDS)
     if args.battle_format:
         require_format(args.battle_format)
     address = websocket_address(args.server)
@@ -208,8 +245,13 @@ def make_player(args):
     pool = TeamPool(args.teams, battle_format)
     torch.set_num_threads(1)
     name = args.username or f"cg {model.name}"[:18]
+    policy = (
+        SearchingPolicy(model.agent, args.deterministic, args.seed, settings, pool.battle_format)
+        if settings
+        else Policy(model.agent, args.deterministic, args.seed)
+    )
     return VGCPlayer(
-        Policy(model.agent, args.deterministic, args.seed),
+        policy,
         battle_format=pool.battle_format,
         open_team_sheets=args.open_team_sheets,
         save_logs=args.replays,
@@ -241,6 +283,8 @@ async def run(player, args):
         f"{args.replays}",
         flush=True,
     )
+    if args.search:
+        print(player.policy.search.report(), flush=True)
 
 
 def main(argv=None):

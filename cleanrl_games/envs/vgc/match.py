@@ -3,7 +3,7 @@ actions`.
 
 `batch` is a `Batch` of VGCVecEnv, `rows` the decisions in it that this player has to answer; a policy with a memory
 keeps it by `batch.key[rows]`, starts anew where `batch.kind[rows] == PREVIEW` and goes back one step where
-`batch.retry[rows]`."""
+`batch.retry[rows]`. A player with `needs_protocol` also finds each decision's lines in `batch.protocol`."""
 
 from dataclasses import replace
 
@@ -44,8 +44,12 @@ def play_battles(
     scores, turns, played = [[] for _ in quota], [[] for _ in quota], np.zeros(tables, np.int64)
     names = [who if isinstance(who, str) else "open" for who in (player, opponent)]
     scripted = {"opponents": [tuple(names[:: 1 - 2 * place]) for place in side]} if names != ["open", "open"] else {}
-    logs = {"logs": True} if first_log else {}
-    env = VGCVecEnv(tables, min(num_sims, tables), battle_format, teams, seed=seed, **scripted, **logs, **env_settings)
+    extras = {"logs": True} if first_log else {}
+    if any(getattr(who, "needs_protocol", False) for who in (player, opponent)):
+        extras["protocol"] = True
+    env = VGCVecEnv(
+        tables, min(num_sims, tables), battle_format, teams, seed=seed, **scripted, **extras, **env_settings
+    )
     with env:
         while (played < quota).any():
             batch = env.recv()

@@ -9,7 +9,8 @@
 poke-env speaks with the server; what the policy sees comes from the view that VGCVecEnv uses, bit by bit the same.
 `policy(ints, floats, mask, kind, state) -> action, state` gets the columns of VGCVecEnv, the legal actions as (2025,)
 bool, kind PREVIEW or TURN, and the state it returned at its last decision of this battle (None at the first): an LSTM's
-memory, or nothing. Choices go out by index with the request's id, so a late answer never counts for another turn."""
+memory, or nothing. A policy with `needs_protocol` also gets `told`, a `Told`: what it was sent since its last decision.
+Choices go out by index with the request's id, so a late answer never counts for another turn."""
 
 import json
 from collections.abc import Callable
@@ -38,6 +39,16 @@ class Choice(BattleOrder):
 
 
 @dataclass
+class Told:
+    """What one seat was sent since its last decision, requests as |request|JSON."""
+
+    battle: str
+    role: str
+    lines: list[str]
+    retry: bool
+
+
+@dataclass
 class Seat:
     """What the player keeps of one battle."""
 
@@ -47,6 +58,7 @@ class Seat:
     state: object = None
     request: dict | None = None
     tries: int = 0
+    told: list[dict] = field(default_factory=list)  # entries behind the newest frame
 
 
 class VGCPlayer(Player):
@@ -99,6 +111,7 @@ class VGCPlayer(Player):
         entries, seat.unheard = seat.unheard, []
         if "request" not in (entries or [{}])[-1]:
             entries.append({"request": seat.request})
+        seat.told = entries
         return self.views.follow(battle.battle_tag, battle.player_role, [*entries, {"observe": True}])[0]
 
     # ------------------------------------------------------------------------------------------- what is decided
@@ -116,7 +129,16 @@ class VGCPlayer(Player):
             kind = PREVIEW if request.get("teamPreview") else TURN
             frame = self.observe(battle)
             legal = mask_of(frame, kind == PREVIEW)
-            action, seat.state = self.policy(frame["ints"], frame["floats"], legal, kind, seat.state)
+            seen = (frame["ints"], frame["floats"], legal, kind, seat.state)
+            if getattr(self.policy, "needs_protocol", False):
+                lines = [
+                    entry["line"] if "line" in entry else f"|request|{json.dumps(entry['request'])}"
+                    for entry in seat.told
+                ]
+                told = Told(battle.battle_tag, battle.player_role, lines, retry=seat.tries > 1)
+                action, seat.state = self.policy(*seen, told=told)
+            else:
+                action, seat.state = self.policy(*seen)
             if not legal[action]:
                 raise ValueError(
                     f"The policy chose action {action} in {battle.battle_tag}, turn {battle.turn}, where the mask "

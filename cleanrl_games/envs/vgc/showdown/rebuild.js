@@ -7,7 +7,7 @@
 // A battle is begun with both teams, and then its fields are set: nothing of the log is played again. What cannot be
 // put together throws a NotRebuilt, whose message names it: the caller falls back to something else and counts it.
 
-const {Teams, PRNG, toID} = require('pokemon-showdown');
+const {PRNG, toID} = require('pokemon-showdown');
 const {Battle} = require('pokemon-showdown/dist/sim/battle');
 const {VOLATILE} = require('./columns.js');
 const {Chronicle, SIDE_ITEMS} = require('./chronicle');
@@ -506,6 +506,18 @@ function speciesOf({mon, set, forme}) {
   return vocab.speciesName(mon.species);
 }
 
+// A battle at its team preview.
+function previewOf(format, world, seed) {
+  const teams = world.sides.map(entries => entries.map(entry => ({...structuredClone(entry.set), name: entry.name})));
+  const battle = new Battle({
+    format, formatid: format.id, send: () => {}, prng: new PRNG(seed),
+    p1: {name: 'p1', team: teams[0]}, p2: {name: 'p2', team: teams[1]},
+  });
+  battle.log = [];
+  battle.sentLogPos = 0;
+  return battle;
+}
+
 function setOf(entry) {
   const species = speciesOf(entry);
   const set = {...structuredClone(entry.set), species, name: entry.name};
@@ -584,4 +596,4 @@ function truth(battle, seat) {
   return {sides, pending};
 }
 
-module.exports = {Seat, NotRebuilt, rebuild, truth, Teams};
+module.exports = {Seat, NotRebuilt, rebuild, previewOf, truth};

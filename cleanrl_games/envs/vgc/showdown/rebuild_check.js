@@ -10,6 +10,7 @@
 const fs = require('fs');
 const mdbo = require('./mdbo');
 const {battleFormat, createBattle, mix} = require('./battles');
+const {copyBattle} = require('./copies');
 const {Seat, NotRebuilt, rebuild, truth} = require('./rebuild');
 
 const VAGUE = ['lastresult', 'asked', 'speed', 'stats', 'hp']; // signs of something else, most of the time
@@ -117,8 +118,14 @@ function run(job) {
         }
       }
       if (!copy) continue;
+      // Played in a copy, and then in another one: the first must have left no trace in what both were made from.
+      const second = copyBattle(copy);
+      const third = copyBattle(copy);
+      copy = second;
       try {
-        for (const [side, choice] of choices) copy.choose(side, choice);
+        for (const [side, choice] of choices) second.choose(side, choice);
+        for (const [side, choice] of choices) third.choose(side, choice);
+        if (differences(outcome(second), outcome(third)).length) count(result.different, 'two copies');
       } catch (error) {
         if (job.details) process.stderr.write(error.stack + '\n');
         count(result.not, `error in play: ${error.message}`);
