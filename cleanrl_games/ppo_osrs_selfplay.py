@@ -251,7 +251,7 @@ class Args:
     capture_video: bool = False
     """a GIF of a fight with each evaluation"""
     keep_models: Count = 50
-    """the newest so many models/*.zip of a run are kept, and the best; 0 = all"""
+    """the newest so many models/*.zip and exploiters of a run are kept, and the best; 0 = all"""
 
 
 # ------------------------------------------------------------------------------------------------------------- networks
@@ -1273,6 +1273,7 @@ if __name__ == "__main__":
         }
         save_checkpoint(run_dir, state)
         save_model(run_dir / "model.zip", agent, args)
+        exploiter_runs.keep_newest(args.keep_models)
 
     def evaluate_all():
         """The models beside the results let a run be compared with its own past."""

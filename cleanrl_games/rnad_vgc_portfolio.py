@@ -233,7 +233,7 @@ class Args:
     checkpoint_frequency: Size = 25
     """updates between checkpoints"""
     keep_models: Count = 50
-    """the newest so many models/*.zip of a run are kept, and the best; 0 = all"""
+    """the newest so many models/*.zip and exploiters of a run are kept, and the best; 0 = all"""
 
 
 # -------------------------------------------------------------------------------------------------------------- network
@@ -1708,6 +1708,7 @@ if __name__ == "__main__":
         }
         save_checkpoint(run_dir, state)
         save_model(run_dir / "model.zip", agent, args)
+        exploiter_runs.keep_newest(args.keep_models)
 
     def evaluate_all(final):
         """The models beside the results let a run be compared with its own past; at the end it is."""

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -47,8 +48,12 @@ FLAGS += ["--max-ticks", "40"]  # most of a tiny run is its last evaluation, aga
 
 
 def start(folder, *flags, **options):
+    """Its output goes into a file: a pipe that nobody reads is full after some 300 updates, and the run stops."""
     words = [sys.executable, "cleanrl_games/ppo_osrs_selfplay.py", *FLAGS, *map(str, flags), "--run-dir", str(folder)]
-    return subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
+    output = tempfile.TemporaryFile("w+")  # noqa: SIM115  (`finish` reads it)
+    process = subprocess.Popen(words, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, text=True, **options)
+    process.output = output
+    return process
 
 
 def train_here(*flags):
@@ -65,7 +70,9 @@ def train_here(*flags):
 
 
 def finish(process, code=0, seconds=150):
-    output, _ = process.communicate(timeout=seconds)
+    process.wait(timeout=seconds)
+    process.output.seek(0)
+    output = process.output.read()
     assert process.returncode == code, output
     return output
 
@@ -713,18 +720,27 @@ def test_exploiters_start_by_themselves_are_judged_and_join(tmp_path, monkeypatc
     apart = (ours - theirs).abs().max()
     assert 0 < apart < 0.2, "it starts from its target"
 
+    killed = tmp_path / "run" / "exploiters" / "0000001"
+    killed.mkdir()
+    os.utime(killed, (1, 1))
+    train_here("--resume", tmp_path / "run", "--no-train-exploiters", "--keep-models", 1)
+    assert not killed.exists() and (killed.parent / f"{started[-1]:07d}").exists()
+
 
 @pytest.mark.slow
 def test_an_exploiter_in_the_background(tmp_path):
     folder = tmp_path / "run"
     flags = ["--train-exploiters", "--exploiter-check-interval", 5, "--exploiter-train-steps", 500]
     process = start(folder, *flags, "--exploiter-win-threshold", 0, "--snapshot-frequency", 0, "--num-workers", 1)
-    wait_for(lambda: (folder / "exploiter_registry.json").exists(), 200)
-    seen = updates_in(folder)
-    wait_for(lambda: updates_in(folder) >= seen + 10)
-    family = children_of(process)
-    process.terminate()
-    output = finish(process, seconds=90)
+    try:
+        # ten seconds on an idle machine; on a busy one minutes, since an exploiter makes way for everybody
+        wait_for(lambda: (folder / "exploiter_registry.json").exists(), 600)
+        seen = updates_in(folder)
+        wait_for(lambda: updates_in(folder) >= seen + 10)
+        family = children_of(process)
+    finally:
+        process.terminate()
+        output = finish(process, seconds=90)
     assert "An exploiter of update 5 trains in" in output and names_in(folder)[0].startswith("exploiters/0000005")
     alive = psutil.wait_procs(family, timeout=30)[1]
     assert not [member for member in alive if member.status() != psutil.STATUS_ZOMBIE]

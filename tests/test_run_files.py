@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from types import SimpleNamespace
 
 from cleanrl_games.runtime import exploiter_processes
 from cleanrl_games.runtime.checkpoints import save_checkpoint, say_how_to_go_on
@@ -34,9 +35,53 @@ def test_only_exploiters_that_won_are_named_and_only_once(tmp_path):
         {"model": "b.zip", "in_pool": False, "win_rate": 0.3},
     ]
     (tmp_path / "exploiter_registry.json").write_text(json.dumps({"exploiters": entries}))
+    for entry in entries:
+        (tmp_path / entry["model"]).write_text("")
     runs = exploiter_processes.ExploiterRuns(tmp_path, "script.py")
     assert runs.unseen_models() == ["a.zip"] and runs.unseen_models() == [] and runs.best_win_rate() == 0.7
     assert exploiter_processes.ExploiterRuns(tmp_path, "script.py", ["a.zip"]).unseen_models() == []
+
+
+def test_old_exploiters_go(tmp_path):
+    """All but the newest, the one that won most, the one that trains and those that the pool does not know yet."""
+
+    def make(name, age, win_rate=None, in_pool=False):
+        place = tmp_path / "exploiters" / name
+        (place / "run").mkdir(parents=True)
+        (place / "run" / "model.zip").write_text("")
+        os.utime(place, (2000 - age, 2000 - age))
+        return {"model": f"exploiters/{name}/run/model.zip", "in_pool": in_pool, "win_rate": win_rate}
+
+    entries = [
+        make("1", 90, 0.5), make("2", 80, 0.9, True), make("3", 70, 0.7, True), make("4", 60, 0.8, True),
+        make("7", 30, 0.1), make("8", 20, 0.7, True),
+    ]  # fmt: skip
+    make("5", 50)  # killed before its end
+    make("6", 40)  # still trains
+    (tmp_path / "exploiter_registry.json").write_text(json.dumps({"exploiters": entries}))
+    for name, age in (("known.zip", 85), ("unknown.zip", 75), ("writing.partial", 95)):
+        (tmp_path / "exploiters" / name).write_text("")
+        os.utime(tmp_path / "exploiters" / name, (2000 - age, 2000 - age))
+    known = [entries[number]["model"] for number in (1, 2, 5)] + ["exploiters/known.zip"]
+    runs = exploiter_processes.ExploiterRuns(tmp_path, "script.py", known)
+    runs.job = SimpleNamespace(place=tmp_path / "exploiters" / "6")
+
+    def left():
+        return sorted(path.name for path in (tmp_path / "exploiters").iterdir())
+
+    everything = left()
+    runs.keep_newest(0)
+    assert left() == everything
+    runs.keep_newest(1)
+    assert left() == ["2", "4", "6", "8", "unknown.zip", "writing.partial"]
+    assert len(exploiter_processes.read_registry(tmp_path)) == 6 and runs.best_win_rate() == 0.9
+    assert runs.unseen_models() == [entries[3]["model"]]
+    runs.known.add("exploiters/unknown.zip")
+    runs.job = None
+    runs.keep_newest(1)
+    assert left() == ["2", "8", "writing.partial"]
+    forgetful = exploiter_processes.ExploiterRuns(tmp_path, "script.py")  # of an older checkpoint
+    assert forgetful.unseen_models() == [entries[1]["model"], entries[5]["model"]], "what is gone is not named"
 
 
 def test_the_last_line_promises_only_what_is_there(tmp_path, capsys):
