@@ -230,7 +230,7 @@ def learn(names, folder, share=1.0):
 
 def proof(_, folder):
     """The tests that take minutes: the README's commands on a machine that has nothing yet."""
-    words = ["-m", "pytest", "-m", "slow", "-p", "no:cacheprovider"]
+    words = ["-m", "pytest", "-n0", "-m", "slow", "-p", "no:cacheprovider"]
     problem, last, said = execute(words, TABLE["minutes"]["proof"])
     yield {
         **said,

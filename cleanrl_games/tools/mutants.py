@@ -53,7 +53,7 @@ def read_mutants(path=TABLE):
 
 def run_tests(folder, tests, seconds):
     """→ "passed", "failed" or "hung" """
-    words = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--durations=0", *tests]
+    words = [sys.executable, "-m", "pytest", "-n0", "-x", "-q", "-p", "no:cacheprovider", "--durations=0", *tests]
     try:
         done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=seconds)
     except subprocess.TimeoutExpired:
