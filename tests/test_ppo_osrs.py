@@ -734,7 +734,7 @@ def test_an_exploiter_in_the_background(tmp_path):
     process = start(folder, *flags, "--exploiter-win-threshold", 0, "--snapshot-frequency", 0, "--num-workers", 1)
     try:
         # ten seconds on an idle machine; on a busy one minutes, since an exploiter makes way for everybody
-        wait_for(lambda: (folder / "exploiter_registry.json").exists(), 600)
+        wait_for(lambda: (folder / "exploiter_registry.json").exists(), 1200)
         seen = updates_in(folder)
         wait_for(lambda: updates_in(folder) >= seen + 10)
         family = children_of(process)
