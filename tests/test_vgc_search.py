@@ -1,22 +1,27 @@
 """Looking one turn ahead in VGC: battles rebuilt from a view, worlds drawn from it, the search on top of a policy."""
 
+import asyncio
 import json
 
 import numpy as np
 import pytest
 import torch
+from poke_env import AccountConfiguration, ServerConfiguration
+from poke_env.player import RandomPlayer
 
 from cleanrl_games import ppo_vgc_mdbo as script
-from cleanrl_games.envs.vgc import mdbo, search
+from cleanrl_games.envs.vgc import VGCPlayer, mdbo, search
 from cleanrl_games.envs.vgc.match import play_battles
 from cleanrl_games.envs.vgc.parity import trace
 from cleanrl_games.envs.vgc.rebuild import compare_positions
 from cleanrl_games.envs.vgc.search import Asked, Search, SearchPlayer, SearchSettings, parse_search, solve
+from cleanrl_games.envs.vgc.servers import HOST, local_servers
 from cleanrl_games.envs.vgc.teams import TeamPool
 from cleanrl_games.envs.vgc.vocabulary import LAYOUT
 from cleanrl_games.runtime.errors import BadInput
-from cleanrl_games.tools import arena, evaluate
+from cleanrl_games.tools import arena, evaluate, play_showdown
 from tests.test_vgc_features import LEADS_12, edited, nothing, other_secrets_in_the_back, other_spread_in_the_back, told
+from tests.test_vgc_player import free_port, play
 
 FORMAT = "gen9vgc2024regg"
 
@@ -240,3 +245,29 @@ def test_evaluate_and_arena_search(model, tmp_path, capfd, monkeypatch):
 def test_other_games_have_no_search():
     with pytest.raises(BadInput, match="--search is for VGC"):
         evaluate.main(["nh", "--game", "osrs", "--search", "worlds=1"])
+
+
+@pytest.mark.slow
+def test_search_on_a_server(agent, caplog):
+    """Over a websocket: no choice is refused as invalid, battles end, and what they left behind is forgotten."""
+    teams = TeamPool("shipped", FORMAT).packed[:2]
+    policy = play_showdown.SearchingPolicy(
+        agent, False, 1, parse_search("worlds=2 actions=3", seconds=play_showdown.SEARCH_SECONDS), FORMAT
+    )
+    with local_servers(1, free_port()) as (address,):
+        server = ServerConfiguration(address, f"http://{HOST}:1/")
+        options = {"battle_format": FORMAT, "server_configuration": server}
+        ours = VGCPlayer(policy, team=teams[0], account_configuration=AccountConfiguration("ours", None), **options)
+        theirs = RandomPlayer(
+            team=teams[1],
+            account_configuration=AccountConfiguration("theirs", None),
+            accept_open_team_sheet=True,
+            **options,
+        )
+        asyncio.run(play(ours, theirs, 2))
+    assert ours.n_finished_battles == 2 and ours.failure is None
+    assert policy.search.counts["searched"] > 4 and not policy.search.after
+    assert not any("error" in what for what in policy.search.counts), policy.search.counts
+    errors = [r for r in caplog.records if r.levelno >= 25 and "ours" in r.name and "close frame" not in r.getMessage()]
+    assert not errors, errors
+    policy.search.close()

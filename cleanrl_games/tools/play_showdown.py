@@ -135,6 +135,9 @@ class SearchingPolicy(Policy):
         (mixture,) = self.search.run([asked])
         return choose(asked.policy if mixture is None else mixture, self.deterministic, self.rng), state
 
+    def forget(self, battle):
+        self.search.forget([battle])
+
 
 class DrawnTeams(Teambuilder):
     def __init__(self, pool, seed):

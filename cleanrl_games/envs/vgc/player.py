@@ -9,7 +9,8 @@
 poke-env speaks with the server; what the policy sees comes from the view that VGCVecEnv uses, bit by bit the same.
 `policy(ints, floats, mask, kind, state) -> action, state` gets the columns of VGCVecEnv, the legal actions as (2025,)
 bool, kind PREVIEW or TURN, and the state it returned at its last decision of this battle (None at the first): an LSTM's
-memory, or nothing. A policy with `needs_protocol` also gets `told`, a `Told`: what it was sent since its last decision.
+memory, or nothing. A policy with `needs_protocol` also gets `told`, a `Told`: what it was sent since its last decision;
+`forget(battle)` tells it that a battle is over.
 Choices go out by index with the request's id, so a late answer never counts for another turn."""
 
 import json
@@ -160,6 +161,8 @@ class VGCPlayer(Player):
     def _battle_finished_callback(self, battle: DoubleBattle):
         seat = self.seats.pop(battle.battle_tag)
         self.views.follow(battle.battle_tag, battle.player_role, [], close=True)
+        if getattr(self.policy, "needs_protocol", False):
+            self.policy.forget(battle.battle_tag)
         if self.save_logs is not None:
             from cleanrl_games.envs.vgc.replay import write_replay
 

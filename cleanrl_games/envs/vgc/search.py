@@ -13,6 +13,7 @@ a copy of the policy. Where a position cannot be rebuilt the policy answers alon
 why. The policy is any `Player` of the VGC scripts: it has an `agent`, a `memory` by seat and a `generator`.
 """
 
+import contextlib
 import json
 import os
 import select
@@ -246,7 +247,8 @@ class Search:
 
     def forget(self, keys: list[str]) -> None:
         """Battles that are over."""
-        self.ask([{"forget": keys}] * len(self.simulators))
+        with contextlib.suppress(SearchError):  # a process that is gone has forgotten; the next decision starts it anew
+            self.ask([{"forget": keys}] * len(self.simulators))
         for key in keys:
             for table in (self.before, self.after, self.decisions):
                 table.pop(key, None)
