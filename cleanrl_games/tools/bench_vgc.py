@@ -172,6 +172,7 @@ def damage_ms(battle_format: str, teams: list[str]) -> float:
 
 # The simulator alone in three ways: one battle at a time, as many in flight as ours, one at a time with stock dispatch.
 JOBS = {"single": {}, "limit": {"concurrent": IN_FLIGHT}, "stock": {"dispatch": False}}
+RATIO_JOBS = {name: JOBS[name] for name in ("single", "limit")}
 
 
 def measure_in_turns(battle_format: str, rounds: int, battles: int, jobs: dict) -> tuple[dict, dict, list[dict]]:
@@ -204,13 +205,13 @@ def measure_in_turns(battle_format: str, rounds: int, battles: int, jobs: dict) 
 
 def ratios(pairs: list[list[dict]]) -> dict:
     """The turns of several pairs of processes → each pair's median turn, then the median pair"""
-    found = [float(np.median([turn["single"] / turn["ours"] for turn in turns])) for turns in pairs]
-    print("share of the bare simulator, by pair of processes: " + " ".join(f"{ratio:.3f}" for ratio in sorted(found)))
-    return {
-        # The strict one: no policy to wait for, one battle in the caches.
-        "fraction_of_sim_limit": round(float(np.median(found)), 3),
-        "fraction_of_sim_limit_range": [round(min(found), 3), round(max(found), 3)],
-    }
+    figures = {}
+    # The strict one: no policy to wait for, one battle in the caches. The steady one: as many battles as ours.
+    for name, key in (("single", "fraction_of_sim_limit"), ("limit", "fraction_of_in_flight_limit")):
+        found = sorted(float(np.median([turn[name] / turn["ours"] for turn in turns])) for turns in pairs)
+        print(f"{key}, by pair of processes: " + " ".join(f"{ratio:.3f}" for ratio in found))
+        figures |= {key: round(found[len(found) // 2], 3), f"{key}_range": [round(found[0], 3), round(found[-1], 3)]}
+    return figures
 
 
 # One process of `against`: a checkout's own environment, warm, then measured.
@@ -263,7 +264,7 @@ def speed(battle_format: str, rounds: int, battles: int, websocket_battles: int)
     from cleanrl_games.tools.bench_vgc_websocket import measure_websocket
 
     total, alone, turns = measure_in_turns(battle_format, rounds, battles, JOBS)
-    more = [measure_in_turns(battle_format, rounds, battles, {"single": {}})[2] for _ in range(PAIRS - 1)]
+    more = [measure_in_turns(battle_format, rounds, battles, RATIO_JOBS)[2] for _ in range(PAIRS - 1)]
     limit, single, stock = (alone[name]["cpu_s"] / alone[name]["decisions"] for name in ("limit", "single", "stock"))
     print(
         f"ours: {per_decision(total['node_s'], total['python_s'], total['decisions'])}, one process, features and "
@@ -285,7 +286,6 @@ def speed(battle_format: str, rounds: int, battles: int, websocket_battles: int)
     return {
         "ratio_vs_websocket": round(theirs / mine, 2),
         **fractions,
-        "fraction_of_in_flight_limit": round(float(np.median([turn["limit"] / turn["ours"] for turn in turns])), 3),
         "damage_columns_share": round(damage / 1000 / mine, 3),
         "decisions_per_s": round(total["decisions"] / total["wall_s"]),
         "battles_per_s": round(total["battles"] / total["wall_s"], 1),
@@ -396,10 +396,8 @@ if __name__ == "__main__":
     end_in_sentences()
     battle_format = install.require_format(args.battle_format)
     if args.ratios:
-        one = {"single": {}}
-        result = ratios(
-            [measure_in_turns(battle_format, args.rounds, args.battles or 16, one)[2] for _ in range(PAIRS)]
-        )
+        battles = args.battles or 16
+        result = ratios([measure_in_turns(battle_format, args.rounds, battles, RATIO_JOBS)[2] for _ in range(PAIRS)])
     elif args.against:
         result = against(args.against, battle_format, args.rounds)
     elif args.masks:
