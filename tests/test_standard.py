@@ -87,8 +87,10 @@ def test_who_is_not_asked_waits():
                     waited += 1
                     assert observations[agent]["action_mask"].sum() == observations[agent]["action_mask"][0] == 1
             actions = {a: int(dice.choice(np.flatnonzero(observations[a]["action_mask"]))) for a in env.agents}
-            observations, rewards, _, _, infos = env.step(actions)
+            observations, rewards, terminated, truncated, infos = env.step(actions)
+            assert any(terminated.values()) == (not env.agents), "terminated tells that the battle is over"
         assert waited and sorted(rewards.values()) == [-1.0, 1.0]
+        assert all(terminated.values()) and not any(truncated.values())
     finally:
         env.close()
 

@@ -8,6 +8,7 @@ import csv
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -96,7 +97,12 @@ def test_a_hopeless_trial_is_stopped(script, capsys):
     study_words = ["--space", str(space), "--trials", "9", "--", "--steps", "4", "--pause", "0.2"]
     start = time.time()
     search(script, *study_words)
-    states = [row["state"] for row in csv.DictReader((script.parent / "study" / "trials.csv").open())]
+    rows = sorted(csv.DictReader((script.parent / "study" / "trials.csv").open()), key=lambda row: int(row["trial"]))
+    states = [row["state"] for row in rows]
+    for number, row in enumerate(rows):
+        if row["state"] == "pruned":  # its curve was below the median of those before it
+            before = [float(other["rate"]) for other in rows[:number] if other["state"] == "complete"]
+            assert float(row["rate"]) <= statistics.median(before)
     assert states.count("pruned") >= 1 and states.count("complete") >= 4 and len(states) == 9, time.time() - start
     assert "below the median" in capsys.readouterr().out
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -78,6 +80,33 @@ def test_only_the_opponent_knows_the_world():
     first = np.array([[1.0, -1.0], [1.0, 1.0], [0.3, 0.3]])
     second = np.array([[1.0, 1.0], [-1.0, 1.0], [0.3, 0.3]])
     assert solve(np.stack([first, second]), 2000)[2] > 0.95
+
+
+def test_weight_is_the_share_of_the_equilibrium():
+    policy, values = np.array([0.5, 0.3, 0.2]), [np.array([[1.0, 0.9], [-1.0, -0.8]])]  # the first action is the best
+    for weight, expected in ((0.0, [0.5, 0.3, 0.2]), (0.25, [0.625, 0.225, 0.15]), (1.0, [1.0, 0.0, 0.0])):
+        searching = SimpleNamespace(settings=SearchSettings(weight=weight))
+        assert np.allclose(Search.mixture(searching, policy, np.array([0, 1]), values), expected, atol=0.01)
+
+
+def test_what_the_opponent_values_counts_against_us():
+    """Two pairs of actions. After the first only we are asked and value it .6; after the second both are, and value it
+    .4 and .8, each from its own side; a third one ends the battle."""
+    world = SimpleNamespace(process=0, number=0, actions=np.array([7, 8, 9]), memory=torch.full((2, 1), 2.0))
+    results = [[0, -1, 0.0], [1, 2, 0.0], [-1, -1, -1.0]]
+    heard = []
+    searching = SimpleNamespace(
+        settings=SearchSettings(),
+        simulators=[None],
+        counts=Counter(),
+        agent=SimpleNamespace(initial_state=lambda count: torch.zeros(count, 2, 1)),
+        ask=lambda messages: [({"rows": [[{"results": results}]]}, np.zeros(3))],
+        value=lambda frames, memories: heard.append(memories[:, 0, 0].tolist()) or np.array([0.6, 0.4, 0.8]),
+    )
+    asked = SimpleNamespace(key="a", fresh=False, memory=torch.full((2, 1), 1.0))
+    Search.play(searching, [asked], [[world]], [np.array([5])], 0.0)
+    assert np.allclose(world.values, [[0.6, -0.2, -1.0]])
+    assert heard == [[1.0, 1.0, 2.0]], "each seat's frame is judged with that seat's memory"
 
 
 # ----------------------------------------------------------------------------------------------------- nothing leaks
