@@ -93,9 +93,9 @@ def players(server, teams, policy, opponent, name, open_team_sheets=True, **opti
     return ours, theirs
 
 
-async def play(ours, theirs, battles):
+async def play(ours, theirs, battles, seconds=300):
     try:
-        await asyncio.wait_for(ours.battle_against(theirs, n_battles=battles), 300)
+        await asyncio.wait_for(ours.battle_against(theirs, n_battles=battles), seconds)
     finally:
         for player in (ours, theirs):
             await player.ps_client.stop_listening()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from poke_env import AccountConfiguration, ServerConfiguration
-from poke_env.player import RandomPlayer
+from poke_env.player import RandomPlayer, SimpleHeuristicsPlayer
 
 from cleanrl_games import ppo_vgc_mdbo as script
 from cleanrl_games.envs.vgc import VGCPlayer, mdbo, search
@@ -276,26 +276,32 @@ def test_other_games_have_no_search():
         evaluate.main(["nh", "--game", "osrs", "--search", "worlds=1"])
 
 
-@pytest.mark.slow
-def test_search_on_a_server(agent, caplog):
+@pytest.mark.parametrize(
+    ("opponent", "battles", "settings"),
+    [
+        (RandomPlayer, 2, "worlds=2 actions=3"),
+        pytest.param(SimpleHeuristicsPlayer, 20, "worlds=4 actions=8", marks=pytest.mark.slow),
+    ],
+)
+def test_search_on_a_server(agent, caplog, opponent, battles, settings):
     """Over a websocket: no choice is refused as invalid, battles end, and what they left behind is forgotten."""
     teams = TeamPool("shipped", FORMAT).packed[:2]
     policy = play_showdown.SearchingPolicy(
-        agent, False, 1, parse_search("worlds=2 actions=3", seconds=play_showdown.SEARCH_SECONDS), FORMAT
+        agent, False, 1, parse_search(settings, seconds=play_showdown.SEARCH_SECONDS), FORMAT
     )
     with local_servers(1, free_port()) as (address,):
         server = ServerConfiguration(address, f"http://{HOST}:1/")
         options = {"battle_format": FORMAT, "server_configuration": server}
         ours = VGCPlayer(policy, team=teams[0], account_configuration=AccountConfiguration("ours", None), **options)
-        theirs = RandomPlayer(
+        theirs = opponent(
             team=teams[1],
             account_configuration=AccountConfiguration("theirs", None),
             accept_open_team_sheet=True,
             **options,
         )
-        asyncio.run(play(ours, theirs, 2))
-    assert ours.n_finished_battles == 2 and ours.failure is None
-    assert policy.search.counts["searched"] > 4 and not policy.search.after
+        asyncio.run(play(ours, theirs, battles, seconds=300 * battles))
+    assert ours.n_finished_battles == battles and ours.failure is None
+    assert policy.search.counts["searched"] > 2 * battles and not policy.search.after
     assert not any("error" in what for what in policy.search.counts), policy.search.counts
     errors = [r for r in caplog.records if r.levelno >= 25 and "ours" in r.name and "close frame" not in r.getMessage()]
     assert not errors, errors
