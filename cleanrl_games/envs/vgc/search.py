@@ -188,8 +188,8 @@ class Asked:
     @classmethod
     def of(cls, logprobs: torch.Tensor, legal: np.ndarray, **rest):
         """logprobs, legal (2025,): of the whole policy"""
-        policy = np.where(legal, logprobs.double().exp().numpy(), 0.0)
-        return cls(policy=policy / policy.sum(), **rest)
+        shares = np.where(legal, logprobs.double().exp().numpy(), 0.0)
+        return cls(policy=shares / shares.sum(), **rest)
 
 
 def choose(mixture: np.ndarray, deterministic: bool, rng: np.random.Generator) -> int:
