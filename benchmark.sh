@@ -4,6 +4,7 @@
 # benchmark.sh learn [game]     fixed seeds and budgets against committed expected ranges; also learn game/entry
 # benchmark.sh all              these three and the slow tests; says how long it may take
 # … --minutes N                 learn, all: shortens the learning runs to fit; their results are then shown, not judged
+# … --seeds N                   learn: each script's run with N seeds; their curves are a mean with a band
 # … --skip proof                all: without the slow tests; also smoke, speed
 # benchmark.sh mutants          puts small faults into a copy of the code, one at a time: do the tests notice?
 # benchmark.sh --compare A B    two folders of runs/benchmark side by side

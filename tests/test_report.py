@@ -10,11 +10,12 @@ import warnings
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from cleanrl_games.runtime.errors import BadInput
-from cleanrl_games.tools import benchmark, report
+from cleanrl_games.tools import benchmark, curves, report
 
 ROOT = Path(__file__).parents[1]
 RECORDED = ROOT / "tests/data/benchmark/metrics.jsonl"
@@ -280,6 +281,8 @@ def test_too_few_minutes(programs, tmp_path, monkeypatch):
         ["all", "--minutes", "soon"],
         ["speed", "--minutes", "9"],
         ["all", "--skip", "learn"],
+        ["all", "--seeds", "3"],
+        ["learn", "--seeds", "0"],
         ["all", "chess"],
     ):
         with pytest.raises(BadInput, match="usage"):
@@ -289,9 +292,82 @@ def test_too_few_minutes(programs, tmp_path, monkeypatch):
 
 def test_all_without_some_modes(monkeypatch):
     ran = []
-    monkeypatch.setattr(benchmark, "benchmark", lambda words, modes, names, share: ran.append((modes, share)))
+    monkeypatch.setattr(benchmark, "benchmark", lambda words, modes, names, share, seeds: ran.append((modes, share)))
     benchmark.main(["all", "--skip", "proof", "--minutes", "100000", "--skip", "smoke"])
     assert ran == [(["speed", "learn"], 1.0)]
+
+
+def test_several_seeds_become_a_band(programs, tmp_path, monkeypatch):
+    """--seeds: a run for each seed, judged each; together one picture, and one section of the page."""
+    table = make_table(programs)
+    good = {**table["learn"]["chess"][0], "curves": ["eval/nh", "elo/agent", "never/logged"]}
+    study = {
+        "name": "study",
+        "tool": str(programs / "study.py"),
+        "flags": "{good}/model.zip {good}/models/*.zip {folder}",
+    }
+    table["learn"] = {"chess": [good, study]}
+    monkeypatch.setattr(benchmark, "TABLE", table)
+    monkeypatch.setattr(benchmark, "RUNS", tmp_path)
+    assert benchmark.main(["learn", "--seeds", "3"]) == 0
+    (folder,) = tmp_path.iterdir()
+    rows = json.loads((folder / "results.json").read_text())["learn"]
+    assert [row["name"] for row in rows] == ["good", "good_seed2", "good_seed3", "study"]
+    assert [f"--seed {seed} " in row["command"] for seed, row in zip((1, 2, 3), rows)] == [True] * 3
+    assert [row.get("of") for row in rows] == ["good"] * 3 + [None]
+    with Image.open(folder / "chess_good_seeds.png") as picture:
+        assert picture.size[0] > 700, "two metrics side by side; what was never logged has no picture"
+    page = Page((folder / "report.html").read_text())
+    assert "chess · good, 3 seeds" in page.text and page.tags.count("polygon") == 2
+
+
+def history(steps, values, name="eval/nh"):
+    return [{"global_step": int(step), "time": 1.0, name: float(value)} for step, value in zip(steps, values)]
+
+
+def test_a_band_by_hand():
+    """Seeds that log at other steps are read off at the same ones, and only where all of them have something."""
+    seeds = [history([0, 100, 200], [0, 1, 2]), history([50, 150, 300], [3, 5, 8]), [{"global_step": 7, "time": 1.0}]]
+    steps, mean, low, high = curves.band_of(seeds, "eval/nh")
+    np.testing.assert_allclose(steps, [50, 100, 150, 200])
+    np.testing.assert_allclose(low, [0.5, 1, 1.5, 2])
+    np.testing.assert_allclose(high, [3, 4, 5, 6])
+    np.testing.assert_allclose(mean, [1.75, 2.5, 3.25, 4])
+    assert all(len(part) == 0 for part in curves.band_of(seeds, "eval/nobody"))
+    with pytest.raises(BadInput, match="no steps in common"):
+        curves.band_of([history([0, 10], [0, 1]), history([20, 30], [0, 1])], "eval/nh")
+    # what is logged more often than can be drawn is averaged, and what is not finite is left out
+    often = history(range(100_000), np.arange(100_000) % 2)
+    often[5]["eval/nh"] = float("nan")
+    steps, values = curves.points_of(often, "eval/nh")
+    assert len(steps) == curves.POINTS and np.abs(values - 0.5).max() < 0.01
+    np.testing.assert_allclose(np.diff(steps), 500, rtol=0.01)
+
+
+def test_the_curves_tool(tmp_path, capsys):
+    for name in ("a", "b", "c"):
+        (tmp_path / name).mkdir()
+        shutil.copy(RECORDED, tmp_path / name / "metrics.jsonl")
+    (tmp_path / "a/config.yaml").write_text("exp_name: mine\n")
+    runs = [str(tmp_path / name) for name in ("a", "b", "c")]
+    assert list(curves.read_groups([runs[0], f"mine={runs[1]}", runs[2]])) == ["mine", "c"]
+    output = tmp_path / "out.png"
+    curves.main([runs[0], f"mine={runs[1]}", "--metrics", "eval/nh", "--output", str(output)])
+    assert "1 metrics of 2 runs" in capsys.readouterr().out
+    with Image.open(output) as picture:
+        assert (31, 111, 180) in {colour for _, colour in picture.convert("RGB").getcolors(1 << 24)}
+    curves.main([runs[0], "--output", str(output)])
+    (tmp_path / "c/metrics.jsonl").write_text("[1]\n")
+    for words, sentence in (
+        ([runs[0], "--metrics", "eval/nobody"], "No run has logged eval/nobody"),
+        ([str(tmp_path / "nowhere")], "cannot be read"),
+        ([runs[2]], "each line should be an object"),
+        ([runs[0], "--output", "curves.gif"], "should be a .png file"),
+        ([], "nothing to draw"),
+    ):
+        with pytest.raises(BadInput, match=sentence):
+            curves.main([*words, *([] if "--output" in words else ["--output", str(tmp_path / "no.png")])])
+    assert not (tmp_path / "no.png").exists()
 
 
 def test_every_learning_run_can_be_shortened():

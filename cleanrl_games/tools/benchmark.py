@@ -3,7 +3,7 @@ expected, is in benchmark.yaml. Each leaves runs/benchmark/<date>/results.json a
 report.html.
 
 learn and all take --minutes N: the learning runs are shortened so that everything fits, and are then not judged by what
-they reach."""
+they reach. learn takes --seeds N: each script's run with N seeds, whose curves are drawn as a mean with a band."""
 
 import glob
 import json
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 from cleanrl_games.runtime.errors import BadInput, end_in_sentences
 from cleanrl_games.runtime.files import write_atomically
-from cleanrl_games.tools import report
+from cleanrl_games.tools import curves, report
 
 TABLE = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
 RUNS = ROOT / "runs" / "benchmark"
@@ -64,7 +64,7 @@ def execute(words, minutes):
 
 
 def metrics_of(folder):
-    """→ [{name: value}] as the run logged them"""
+    """→ [{name: value}] as a run or a tool logged them"""
     return [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
 
 
@@ -162,16 +162,30 @@ def shorten(flags, share):
     return re.sub(rf"(--(?:{'|'.join(BUDGETS)})[ =])([\d.]+)", scaled, flags)
 
 
-def entries_of(names):
-    """[(game, entry)] of what is to be learnt; no names = everything"""
+def entries_of(names, seeds=1):
+    """[(game, entry)] of what is to be learnt; no names = everything. seeds: so many of each script's entries, one
+    after the other; those after the first are called name_seed2, …, and `of` is what all of them are seeds of"""
     found = [(game, entry) for game, entries in TABLE["learn"].items() for entry in entries]
-    return [(game, entry) for game, entry in found if not names or game in names or f"{game}/{entry['name']}" in names]
+    found = [(game, entry) for game, entry in found if not names or game in names or f"{game}/{entry['name']}" in names]
+    return [(game, copy) for game, entry in found for copy in with_seeds(entry, seeds)]
 
 
-def learn(names, folder, share=1.0):
+def with_seeds(entry, seeds):
+    given = re.search(r"--seed[ =](\d+)", entry["flags"])
+    if seeds == 1 or "script" not in entry or not given:
+        return [entry]
+    name, first, copies = entry["name"], int(given[1]), []
+    for number in range(1, seeds + 1):
+        flags = entry["flags"].replace(given[0], f"--seed {first + number - 1}")
+        own = name if number == 1 else f"{name}_seed{number}"
+        copies.append({**entry, "name": own, "flags": flags, "of": name})
+    return copies
+
+
+def learn(names, folder, share=1.0, seeds=1):
     """Learning runs with a fixed seed and budget, and tools that judge what came out, in the table's order. With less
     than the whole of their budgets they must still end well, but what they reach is only shown."""
-    for game, entry in entries_of(names):
+    for game, entry in entries_of(names, seeds):
         name, own = f"{game}/{entry['name']}", folder / f"{game}_{entry['name']}"
         result = {
             "game": game,
@@ -183,6 +197,7 @@ def learn(names, folder, share=1.0):
             "seconds": 0.0,
         }
         result |= {"share": share} if share < 1 else {}
+        result |= {"of": entry["of"]} if "of" in entry else {}
         try:
             flags = fill(shorten(entry["flags"], share) if share < 1 else entry["flags"], game, own)
         except FileNotFoundError as error:
@@ -206,7 +221,11 @@ def learn(names, folder, share=1.0):
                 figures = {key: value for row in history for key, value in row.items()}  # the last of each
                 result["curves"] = curves_of(history, entry.get("curves", ()))
                 result["steps"], result["minutes"] = history[-1]["global_step"], history[-1]["time"] / 60
-                plot_curves(history, entry.get("curves", ()), own.with_suffix(".png"), f"{game} · {entry['name']}")
+                draw(entry, [own], f"{game} · {entry['name']}", own.with_suffix(".png"))
+                if "of" in entry:
+                    stem = f"{game}_{entry['of']}"
+                    runs = [path for path in sorted(folder.glob(f"{stem}*/")) if is_seed(path.name, stem)]
+                    draw(entry, runs, f"{game} · {entry['of']}", folder / f"{stem}_seeds.png")
         if problem:
             yield {**result, **said, "problems": [f"{name} {problem}"]}
             continue
@@ -272,36 +291,27 @@ def curves_of(history, names, points=400):
     return {name: curve[:: -max(1, len(curve) // points)][::-1] for name, curve in curves.items()}
 
 
-def plot_curves(history, names, path, title):
-    if not names:
-        return
-    import matplotlib
+def is_seed(name, stem):
+    return re.fullmatch(rf"{re.escape(stem)}(_seed\d+)?", name)
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(
-        2, math.ceil(len(names) / 2), figsize=(4.2 * math.ceil(len(names) / 2), 6), squeeze=False
-    )
-    for axis, name in zip(axes.flat, names):
-        points = [(row["global_step"], row[name]) for row in history if name in row]
-        axis.plot([x for x, _ in points], [y for _, y in points])
-        axis.set_title(name, fontsize=9)
-        axis.grid(alpha=0.3)
-        axis.ticklabel_format(axis="x", style="sci", scilimits=(6, 6))
-    figure.suptitle(f"{title} · {history[-1]['global_step']:,} steps in {history[-1]['time'] / 60:.1f} minutes")
-    figure.tight_layout()
-    write_atomically(path, lambda temporary: figure.savefig(temporary, format="png", dpi=100))
-    plt.close(figure)
+def draw(entry, runs, title, path):
+    """The entry's curves of one run, or of its seeds that have left metrics so far"""
+    histories = [metrics_of(run) for run in runs if (run / "metrics.jsonl").exists()]
+    names = [name for name in entry.get("curves", ()) if any(name in row for row in histories[0])]
+    if names:
+        last = histories[-1][-1]
+        title = f"{title} · {last['global_step']:,} steps in {last['time'] / 60:.1f} minutes"
+        curves.plot({entry["script"].removesuffix(".py"): histories}, names, path, title)
 
 
 MODES = {"smoke": smoke, "speed": speed, "learn": learn, "proof": proof}
 
 
-def stated_minutes(modes, names, share=1.0):
+def stated_minutes(modes, names, share=1.0, seeds=1):
     """What each of the modes may take on two idle cores."""
     table, smoke, speed = TABLE["minutes"], len(TABLE["smoke"]), len(TABLE["speed"])
-    learnt = sum(minutes_of(entry, share) for _, entry in entries_of(names))
+    learnt = sum(minutes_of(entry, share) for _, entry in entries_of(names, seeds))
     stated = {
         "smoke": table["smoke"] * smoke,
         "speed": table["speed"] * speed,
@@ -311,10 +321,10 @@ def stated_minutes(modes, names, share=1.0):
     return {mode: stated[mode] for mode in modes}
 
 
-def share_for(minutes, modes, names):
+def share_for(minutes, modes, names, seeds=1):
     """The share of their budgets that leaves the learning runs within so many minutes, beside the other modes; at most
     1"""
-    whole, entries = stated_minutes(modes, names), entries_of(names)
+    whole, entries = stated_minutes(modes, names, seeds=seeds), entries_of(names, seeds)
     if minutes >= sum(whole.values()):
         return 1.0
     fixed = sum(whole.values()) - whole["learn"] + TABLE["minutes"]["start"] * len(entries)
@@ -331,7 +341,7 @@ def share_for(minutes, modes, names):
     return share
 
 
-def benchmark(words, modes, names, share=1.0):
+def benchmark(words, modes, names, share=1.0, seeds=1):
     """Runs the modes; results.json and the report grow with every step, so a run that was stopped leaves what it
     has."""
     folder = RUNS / (time.strftime("%Y%m%d_%H%M%S") + (SHORTENED if share < 1 else ""))
@@ -341,7 +351,7 @@ def benchmark(words, modes, names, share=1.0):
         "started": time.strftime("%Y-%m-%d %H:%M:%S"),
         "complete": False,
     }
-    stated = stated_minutes(modes, names, share) if words[0] == "all" or share < 1 else {}
+    stated = stated_minutes(modes, names, share, seeds) if words[0] == "all" or share < 1 or seeds > 1 else {}
     results |= {"stated_minutes": stated, "machine": report.describe_machine(ROOT), "seconds": 0.0}
     if stated:
         print(f"On two idle cores this takes up to {sum(stated.values()):.0f} minutes.", flush=True)
@@ -354,7 +364,7 @@ def benchmark(words, modes, names, share=1.0):
     try:
         for mode in modes:
             results[mode] = []
-            for result in MODES[mode](names, folder, **({"share": share} if share < 1 and mode == "learn" else {})):
+            for result in MODES[mode](names, folder, **({"share": share, "seeds": seeds} if mode == "learn" else {})):
                 results[mode].append(result)
                 results["seconds"] = round(time.time() - start, 1)
                 report.save(folder, results, ROOT)
@@ -383,17 +393,19 @@ def main(words):
         return 0
     known = {mode: ", ".join(TABLE[mode]) for mode in ("smoke", "speed", "learn")}
     usage = (
-        "usage: benchmark.sh smoke [script] | speed [game] | learn [game or game/entry] [--minutes N] | all "
-        "[--minutes N] [--skip MODE] | mutants | "
+        "usage: benchmark.sh smoke [script] | speed [game] | learn [game or game/entry] [--minutes N] [--seeds N] | "
+        "all [--minutes N] [--skip MODE] | mutants | "
         f"--compare A B. Known: {known}"
     )
     if not words or words[0] not in (*known, "all"):
         raise BadInput(usage)
-    names, minutes, skipped, rest = [], math.inf, [], iter(words[1:])
+    names, minutes, seeds, skipped, rest = [], math.inf, 1, [], iter(words[1:])
     for word in rest:
         value = next(rest, "") if word.startswith("--") else ""
         if word == "--minutes" and words[0] in ("learn", "all") and re.fullmatch(r"\d+(\.\d+)?", value):
             minutes = float(value)
+        elif word == "--seeds" and words[0] == "learn" and re.fullmatch(r"[1-9]\d?", value):
+            seeds = int(value)
         elif word == "--skip" and words[0] == "all" and value in ("smoke", "speed", "proof"):
             skipped.append(value)
         elif word.startswith("--") or words[0] == "all":
@@ -408,7 +420,7 @@ def main(words):
             raise BadInput(
                 f"{words[0]} knows no {name!r}. There are: {', '.join([*TABLE[words[0]], *sorted(entries)])}."
             )
-    return benchmark(words, modes, names, share_for(minutes, modes, names))
+    return benchmark(words, modes, names, share_for(minutes, modes, names, seeds), seeds)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from cleanrl_games.runtime.errors import BadInput, first_line
 from cleanrl_games.runtime.files import write_atomically
+from cleanrl_games.tools import curves as bands
 
 MODES = ("smoke", "speed", "learn", "proof")
 IMAGES = {".png": "image/png", ".gif": "image/gif"}
@@ -151,22 +152,26 @@ def problems_list(problems):
     return '<ul class="bad">' + "".join(f"<li>{escape(problem)}</li>" for problem in problems) + "</ul>\n"
 
 
-def curve_svg(name, curves, width=320, height=170):
-    """One metric over steps; `curves` is one or two lists of (step, value), for one run or a comparison."""
+def curve_svg(name, curves, band=(), width=320, height=170):
+    """One metric over steps; `curves` is one or two lists of (step, value), for one run or a comparison. `band`: the
+    outline of an area behind them"""
     curves = [[(x, y) for x, y in curve if y is not None and math.isfinite(y)] for curve in curves]
-    points = [point for curve in curves for point in curve]
+    points = [*band, *(point for curve in curves for point in curve)]
     if not points:
         return f"<figure><figcaption>{escape(name)}: nothing was logged</figcaption></figure>\n"
     (left, right), (low, high) = ((min(values), max(values)) for values in zip(*points))
     across, up = (right - left) or 1, (high - low) or 1
-    lines = []
-    for curve, colour in zip(curves, COLOURS):
-        drawn = " ".join(
+
+    def places(curve):
+        return " ".join(
             f"{42 + (width - 52) * (x - left) / across:.1f},{height - 24 - (height - 40) * (y - low) / up:.1f}"
             for x, y in curve
         )
+
+    lines = [f'<polygon points="{places(band)}" fill="{COLOURS[0]}" opacity="0.2"/>'] if len(band) else []
+    for curve, colour in zip(curves, COLOURS):
         if curve:
-            lines.append(f'<polyline points="{drawn}" fill="none" stroke="{colour}" stroke-width="1.4"/>')
+            lines.append(f'<polyline points="{places(curve)}" fill="none" stroke="{colour}" stroke-width="1.4"/>')
     last = ", ".join(number(curve[-1][1]) if curve else "–" for curve in curves)
     return (
         f'<figure><svg role="img" aria-label="{escape(name)}" width="{width}" height="{height}" viewBox="0 0 {width} '
@@ -175,6 +180,7 @@ def curve_svg(name, curves, width=320, height=170):
         f'stroke="#d8dde3"/>{"".join(lines)}'
         f'<text x="38" y="22" text-anchor="end">{number(high)}</text><text x="38" y="{height - 24}" '
         f'text-anchor="end">{number(low)}</text>'
+        f'<text x="{width / 2 + 16:.0f}" y="{height - 8}" text-anchor="middle">global_step</text>'
         f'<text x="42" y="{height - 8}">{number(left)}</text><text x="{width - 10}" y="{height - 8}" '
         f'text-anchor="end">{number(right)}</text>'
         f"</svg><figcaption>{escape(name)}: at the end {last}</figcaption></figure>\n"
@@ -184,6 +190,14 @@ def curve_svg(name, curves, width=320, height=170):
 def curves_block(names, curves_of_runs):
     drawn = "".join(curve_svg(name, [curves.get(name, []) for curves in curves_of_runs]) for name in names)
     return f'<div class="curves">{drawn}</div>\n' if drawn else ""
+
+
+def band_svg(name, curves):
+    """One metric of several seeds: their mean, and a band from the lowest to the highest"""
+    histories = [[{"global_step": step, name: value} for step, value in curve] for curve in curves]
+    steps, mean, low, high = (part.tolist() for part in bands.band_of(histories, name))
+    outline = [*zip(steps, high), *reversed([*zip(steps, low)])]
+    return curve_svg(name, [[*zip(steps, mean)]], outline)
 
 
 def image(path):
@@ -238,6 +252,20 @@ def learn_section(folder, row):
     return body + "".join(image(path) for path in images_in(folder / row["folder"]))
 
 
+def seeds_section(rows):
+    """The learning runs of one entry that differ in their seed only, drawn together"""
+    groups = {}
+    for row in rows:
+        if "of" in row and row["curves"]:
+            groups.setdefault((row["game"], row["of"]), []).append(row["curves"])
+    body = ""
+    for (game, name), runs in groups.items():
+        drawn = "".join(band_svg(metric, [curves[metric] for curves in runs]) for metric in runs[0])
+        body += f'<h3>{escape(game)} · {escape(name)}, {len(runs)} seeds</h3>\n<div class="curves">{drawn}</div>\n'
+    said = "<p>The line is the mean, the band goes from the lowest seed to the highest.</p>\n"
+    return f"<h2>Several seeds</h2>\n{said}{body}" if body else ""
+
+
 def report_page(folder, results, media):
     body = summary(results) + "<h2>Regressions</h2>\n" + problems_list(problems_of(results))
     body += "<h2>Machine</h2>\n" + table(
@@ -262,6 +290,7 @@ def report_page(folder, results, media):
         )
     if results.get("learn"):
         body += "<h2>Learning</h2>\n" + "".join(learn_section(Path(folder), row) for row in results["learn"])
+        body += seeds_section(results["learn"])
     if results.get("proof"):
         cells = [
             (escape(row["outcome"]), ("number", f"{row['seconds']:.0f} s"), verdict(not row["problems"]))
