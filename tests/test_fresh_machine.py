@@ -83,7 +83,7 @@ def test_train(machine):
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
     assert "Stopping after this update" in "".join(said)
-    (folder,) = [path for path in (clone / "runs").iterdir() if path.is_dir()]
+    (folder,) = [path for path in (clone / "runs").iterdir() if path.is_dir() and path.name != "pretrained"]
     assert {"checkpoint.pt", "model.zip", "metrics.jsonl", "config.yaml", "script.py"} <= {
         path.name for path in folder.iterdir()
     }

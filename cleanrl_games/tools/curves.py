@@ -117,7 +117,8 @@ def plot(groups, names, path, title=""):
         for (label, histories), colour in zip(groups.items(), COLOURS):
             steps, mean, low, high = band_of(histories, name)
             seeds = f" ({len(histories)} seeds)" if len(histories) > 1 else ""
-            axis.plot(steps / unit, mean, color=colour, linewidth=1.4, label=f"{label}{seeds}")
+            marker = "o" if len(steps) <= 30 else None  # few evaluations are shown as what they are
+            axis.plot(steps / unit, mean, color=colour, linewidth=1.4, marker=marker, ms=3, label=f"{label}{seeds}")
             if len(histories) > 1:
                 axis.fill_between(steps / unit, low, high, color=colour, alpha=0.2, linewidth=0)
         axis.set_xlabel(f"global_step{word}", fontsize=8)
