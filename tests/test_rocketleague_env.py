@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import RocketSim
 
-from cleanrl_games.envs.rocketleague import ACTION_TABLE, NUM_OBS, RocketLeagueVecEnv, contract, save_states
+from cleanrl_games.envs.rocketleague import ACTION_TABLE, NUM_OBS, RocketLeagueVecEnv, contract, match, save_states
 from cleanrl_games.envs.rocketleague.contract import NO_OP, OBS_INDEX, TERM_INDEX
 from cleanrl_games.envs.rocketleague.match import play_kickoffs
 from cleanrl_games.envs.rocketleague.observations import BALL_POSITION, POSITION
@@ -484,6 +484,30 @@ def test_rule_player_beats_random_from_both_sides(tmp_path):
         assert picture.n_frames > 10
     swapped, _ = play_kickoffs(ScriptedPlayer("random"), ScriptedPlayer("rule"), 12, seed=2, max_seconds=60.0)
     assert swapped.mean() < 0.25
+
+
+def test_a_kickoff_that_is_over_costs_no_more_ticks(monkeypatch):
+    """Arenas whose game is over rest, and the games beside them are the same as if they did not."""
+    made = []
+
+    class Kept(RocketLeagueVecEnv):
+        def __init__(self, *args, **settings):
+            super().__init__(*args, **settings)
+            made.append(self)
+
+    class Restless(Kept):
+        resting = property(lambda self: np.zeros(self.num_arenas, bool), lambda self, value: None)
+
+    results = []
+    for kind in (Kept, Restless):
+        monkeypatch.setattr(match, "RocketLeagueVecEnv", kind)
+        results.append(play_kickoffs(ScriptedPlayer("aerial"), ScriptedPlayer("chaser"), 6, seed=2, max_seconds=40.0))
+    assert np.array_equal(results[0], results[1])
+    lengths = results[0][1]
+    ticks, all_ticks = (np.array([arena.tick_count for arena in env.arenas]) for env in made)
+    assert np.array_equal(ticks, 8 * lengths) and (all_ticks == 8 * lengths.max()).all() and lengths.min() < 200
+    made[0].reset(1)
+    assert not made[0].resting.any()
 
 
 def test_random_player_keeps_to_the_mask():

@@ -62,6 +62,7 @@ def play_kickoffs(
         elif scenes and going_on[0]:
             scenes.frame(actions)
         going_on &= ~ended
+        env.resting |= ended  # half of a match's time would go into games that nobody counts
     if recorder:
         recorder.save(video)
     return scores, lengths

@@ -103,6 +103,7 @@ class RocketLeagueVecEnv:
         self.final_obs = np.zeros_like(self.obs)
         self.terms = np.zeros((self.num_agents, contract.NUM_TERMS), np.float32)
         self.lengths, self.idle, self.episodes = np.zeros((3, num_arenas), np.int64)
+        self.resting = np.zeros(num_arenas, bool)  # arenas that a caller has done with: they do not tick
         self._all, self._first = np.arange(num_arenas), self.first.tolist()
         self._controls = [controls_of(row) for row in contract.ACTION_TABLE]
         self.reset(seed)
@@ -134,6 +135,7 @@ class RocketLeagueVecEnv:
     def reset(self, seed):
         """Starts all arenas anew. They are rebuilt, since a used one keeps traces of its last contacts."""
         self.seed = seed
+        self.resting[:] = False
         self.arenas, self.bodies, self.pad_objects = ([None] * self.num_arenas for _ in range(3))
         self.episodes[:] = 0
         for i in range(self.num_arenas):
@@ -245,9 +247,10 @@ class RocketLeagueVecEnv:
         reads."""
         controls, delay, rest = self._controls, self.action_delay, self.action_repeat - self.action_delay
         games, pads, balls, cars, fields, self._failed = [], [], [], [], [], []
-        for arena, bodies, first in zip(self.arenas, self.bodies, self._first):
+        resting = self.resting.tolist()
+        for arena, bodies, first, rests in zip(self.arenas, self.bodies, self._first, resting):
             try:
-                if actions is not None:
+                if actions is not None and not rests:
                     if delay:
                         arena.step(1)
                     for agent, body in enumerate(bodies, first):
