@@ -635,9 +635,8 @@ class Actor:
         return Game(self.envs[seat], self.experts[seat], number, job.starts[number], noise, self.agent)
 
     @torch.no_grad()
-    def play(self, job, stopping=()):
-        """→ Result; transitions are in the file `job.segment` when this returns. None if `stopping` is filled
-        meanwhile"""
+    def play(self, job, is_over=lambda: False):
+        """→ Result; transitions are in the file `job.segment` when this returns. None if `is_over` says so meanwhile"""
         begin, inference_time, steps = time.perf_counter(), 0.0, 0
         agreed, value, entropy = 0, 0.0, 0.0
         if job.weights is not None:
@@ -649,7 +648,7 @@ class Actor:
         seats = {seat: self.begin(seat, job, waiting.popleft()) for seat in range(min(len(self.envs), len(waiting)))}
         played = []
         while seats:
-            if stopping:
+            if is_over():
                 return None
             games = list(seats.values())
             for game, small in zip(games, resize(np.stack([game.observation for game in games]), SIZE)):
@@ -659,7 +658,7 @@ class Actor:
                 if job.video and game.number == 0:
                     game.pictures.append(game.observation)
             actions = [None] * len(games)
-            if job.beta < 1:
+            if job.kind != "expert":  # with beta 1, too: the agreement decides about the next beta
                 clock = time.perf_counter()
                 memories = [game.memory for game in games]
                 actions, outputs = choose_actions(
@@ -903,11 +902,11 @@ class InlineActor:
 
     def __init__(self, make_player, args, stopping):
         self.count, self.player, self.ended, self.pending = 1, make_player(args, 0), [], 0
-        self.stopping = stopping
+        self.is_over = lambda: bool(stopping)
 
     def submit(self, job):
-        if not self.stopping:
-            self.ended.append((job, self.player.play(job, self.stopping)))
+        if not self.is_over():
+            self.ended.append((job, self.player.play(job, self.is_over)))
             self.pending += 1
 
     def poll(self, timeout=0.0):
@@ -1291,8 +1290,14 @@ class ActorJobs:
 
     def final_evaluation(self, seconds_so_far):
         """→ metrics. What is still being played is not waited for, the last evaluation is: until --max-minutes or the
-        first Ctrl-C."""
-        if self.args.num_workers:
+        first Ctrl-C. A part of it that is cut off does not count: its successes would have ended first."""
+
+        def is_late():
+            return bool(self.args.max_minutes) and seconds_so_far() > 60 * self.args.max_minutes
+
+        if not self.args.num_workers:
+            self.actors.is_over = lambda: bool(self.stopping) or is_late()
+        else:
             self.actors.close()
             self.actors = make_actors(
                 self.args,
@@ -1305,12 +1310,9 @@ class ActorJobs:
         number, total = self.state["update"], self.evaluations[self.state["update"]]["jobs"]
         metrics, left = {}, total
         while self.evaluations and not self.stopping:
-            if (
-                self.args.max_minutes
-                and seconds_so_far() > 60 * self.args.max_minutes
-                and self.evaluations[number]["episodes"]["sampled"]
-            ):
-                print("--max-minutes is over: the last evaluation ends with what has been played.", flush=True)
+            if is_late():
+                count = sum(len(found) for found in self.evaluations[number]["episodes"].values())
+                print(f"--max-minutes is over: the last evaluation ends with {count} episodes played.", flush=True)
                 break
             metrics |= self.take_results(timeout=1.0)
             if self.evaluations and self.evaluations[number]["jobs"] != left:
@@ -1321,7 +1323,10 @@ class ActorJobs:
         return metrics
 
 
-FINAL_SHARE = 0.1  # of --max-minutes that the last evaluation has
+def final_minutes(args):
+    """→ what the last evaluation has of --max-minutes: a tenth, but a minute at the least, and half at the most"""
+    return min(max(0.1 * args.max_minutes, 1.0), 0.5 * args.max_minutes) if args.final_eval_episodes else 0.0
+
 
 if __name__ == "__main__":
     start_time = time.time()
@@ -1389,7 +1394,7 @@ if __name__ == "__main__":
 
     def progress():
         """How much of the training is done; the last evaluation has its share of the time, too."""
-        minutes = args.max_minutes * (1.0 - FINAL_SHARE if args.final_eval_episodes else 1.0)
+        minutes = args.max_minutes - final_minutes(args)
         return max(state["update"] / args.total_training_steps, seconds_so_far() / 60 / minutes if minutes else 0.0)
 
     def save_all():

@@ -368,6 +368,18 @@ def test_beta_one_is_the_expert_and_beta_zero_the_student(actor, tmp_path):
         assert agree == share if share else agree < 0.5
 
 
+def test_agreement_is_measured_whoever_presses_the_buttons(actor, monkeypatch):
+    """With beta 1, too: mixing by agreement begins there, and would stay there for ever"""
+
+    def student(agent, memories, *_):
+        return [9] * len(memories), torch.zeros(len(memories), 10)
+
+    monkeypatch.setattr(script, "choose_actions", student)
+    for button, agreement in ((9, 1.0), (4, 0.0)):
+        monkeypatch.setattr(script, "ask_all", lambda experts, *_, button=button: [button] * len(experts))
+        assert actor.play(job("dagger", [3, 7], beta=1.0)).agreement == agreement
+
+
 def test_a_job_repeats_to_the_bit_and_argmax_needs_no_dice(actor):
     first, second = (actor.play(job("sampled", [3, 7, 11])) for _ in range(2))
     other = actor.play(job("sampled", [3, 7, 11], seed=[1, 2]))
@@ -640,18 +652,56 @@ def test_ctrl_c_ends_the_last_evaluation(tmp_path):
 
 
 def test_last_evaluation_keeps_to_the_time(tmp_path):
-    flags = [
-        "--total-training-steps",
-        100_000,
-        "--max-minutes",
-        0.1,
-        "--final-eval-episodes",
-        100_000,
-        "--max-steps",
-        40,
-    ]
-    output = finish(start(tmp_path / "run", *flags))
-    assert "--max-minutes is over" in output and metrics_of(tmp_path / "run")[-1]["eval/sampled_success_n"] >= 2
+    flags = ["--total-training-steps", 100_000, "--max-minutes", 0.1, "--final-eval-episodes", 100_000]
+    for workers in (0, 1):
+        # a hundred thousand episodes would take hours
+        output = finish(start(tmp_path / f"run{workers}", *flags, "--num-workers", workers, "--max-steps", 40))
+        assert "--max-minutes is over: the last evaluation ends with" in output
+
+
+class Table:
+    """Actors that answer when they are told to: `finished` parts, then nothing more"""
+
+    count, pending = 1, 1
+
+    def __init__(self, finished):
+        self.finished, self.jobs = finished, []
+
+    def submit(self, job):
+        self.jobs.append(job)
+
+    def poll(self, timeout=0.0):
+        if not self.finished:
+            return []
+        self.finished -= 1
+        job = self.jobs.pop(0)
+        episodes = [played(world, [True, False], False, 10) for world in job.starts]
+        return [(job, script.Result(episodes, 10, 1.0, 0.5, 0.0, 0.0, 0.0, {}))]
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize("finished, sampled, argmax", [(0, None, None), (3, 6, None), (9, 16, 2)])
+def test_last_evaluation_counts_whole_parts_until_the_time_is_over(
+    tmp_path, monkeypatch, capsys, finished, sampled, argmax
+):
+    """Sixteen episodes of each kind in parts of two. The clock shows a second more each time one looks."""
+    actors, clock = Table(finished), iter(range(10_000))
+    monkeypatch.setattr(script, "make_actors", lambda *_: actors)
+    args = script.Args(**{**SMALL, "final_eval_episodes": 16, "max_minutes": 1.0})
+    state = {"update": 7, "jobs": 0, "expert_milestones": 0.0, "best_success": 0.0, "best_milestones": 5.0}
+    jobs = script.ActorJobs(args, tmp_path, script.make_agent(vars(args)), None, None, state, [200, 201], stopping=[])
+    metrics = jobs.final_evaluation(lambda: next(clock))
+    assert next(clock) < 65, "it ends with the minute, whatever has been played"
+    assert metrics.get("eval/sampled_success_n") == sampled and metrics.get("eval/argmax_success_n") == argmax
+    assert f"the last evaluation ends with {2 * finished} episodes played" in capsys.readouterr().out
+
+
+def test_last_evaluation_has_its_share_of_the_time():
+    for minutes, share in ((60.0, 6.0), (10.0, 1.0), (5.0, 1.0), (1.0, 0.5), (0.0, 0.0)):
+        assert script.final_minutes(script.Args(max_minutes=minutes)) == pytest.approx(share)
+    assert script.final_minutes(script.Args(max_minutes=60.0, final_eval_episodes=0)) == 0.0
 
 
 def test_resume_notices_other_episodes(tmp_path):
