@@ -77,10 +77,10 @@ PRESETS = {
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """One step of the curriculum. Arena i plays with team_sizes[i % len] cars per team."""
+    """One step of the curriculum."""
 
     name: str
-    team_sizes: tuple[int, ...]
+    team_sizes: dict[int, float]  # cars per team: the share of all cars that plays so
     states: dict[str, float]  # how games begin, with weights
     seconds: float  # a game longer than this is truncated …
     idle_seconds: float  # … and one in which nobody touches the ball for so long
@@ -97,81 +97,85 @@ class Stage:
 # Boost and the like would be paid before the ball is ever hit; the way to the ball and a mere touch are paid more than
 # later.
 DRIVING = {"touch": 3.0, "touch_strength": 1.0, "touch_height": 1.0, "speed_to_ball": 3.0, "face_ball": 3.0}
+MATCH_STATES = {"kickoff": 3, "random": 1, "goal_approach": 1, "near_ball": 1}
 STAGES = (
     Stage(
-        "touch",
-        (1,),
-        {"near_ball": 2, "random": 1, "kickoff": 1},
-        20,
-        10,
-        0.0,
-        1.0,
-        False,
-        0.0,
-        False,
-        DRIVING,
-        "touch",
+        name="touch",
+        team_sizes={1: 1.0},
+        states={"near_ball": 2, "random": 1, "kickoff": 1},
+        seconds=20,
+        idle_seconds=10,
+        events=0.0,
+        dense=1.0,
+        zero_sum=False,
+        team_spirit=0.0,
+        opponents=False,
+        terms=DRIVING,
+        measure="touch",
     ),
     Stage(
-        "score",
-        (1,),
-        {"goal_approach": 2, "near_ball": 1, "random": 1, "kickoff": 1},
-        60,
-        15,
-        1.0,
-        1.0,
-        True,
-        0.0,
-        False,
-        {},
-        "goal",
+        name="score",
+        team_sizes={1: 1.0},
+        states={"goal_approach": 2, "near_ball": 1, "random": 1, "kickoff": 1},
+        seconds=60,
+        idle_seconds=15,
+        events=1.0,
+        dense=1.0,
+        zero_sum=True,
+        team_spirit=0.0,
+        opponents=False,
+        terms={},
+        measure="goal",
     ),
     Stage(
-        "1v1",
-        (1,),
-        {"kickoff": 3, "random": 1, "goal_approach": 1, "near_ball": 1},
-        120,
-        20,
-        1.0,
-        0.5,
-        True,
-        0.0,
-        True,
-        {},
-        "win",
+        name="1v1",
+        team_sizes={1: 1.0},
+        states=MATCH_STATES,
+        seconds=120,
+        idle_seconds=20,
+        events=1.0,
+        dense=0.5,
+        zero_sum=True,
+        team_spirit=0.0,
+        opponents=True,
+        terms={},
+        measure="win",
     ),
     Stage(
-        "2v2",
-        (1, 2),
-        {"kickoff": 3, "random": 1, "goal_approach": 1, "near_ball": 1},
-        180,
-        20,
-        1.0,
-        0.3,
-        True,
-        0.3,
-        True,
-        {},
-        "win",
+        name="2v2",
+        team_sizes={1: 0.4, 2: 0.6},
+        states=MATCH_STATES,
+        seconds=180,
+        idle_seconds=20,
+        events=1.0,
+        dense=0.3,
+        zero_sum=True,
+        team_spirit=0.3,
+        opponents=True,
+        terms={},
+        measure="win",
     ),
     Stage(
-        "3v3",
-        (1, 2, 3),
-        {"kickoff": 3, "random": 1, "goal_approach": 1, "near_ball": 1},
-        300,
-        30,
-        1.0,
-        0.2,
-        True,
-        0.6,
-        True,
-        {},
-        "win",
+        name="3v3",
+        # Most of a run is spent here. With equal numbers of arenas a sixth of the cars would play 1v1.
+        team_sizes={1: 0.4, 2: 0.3, 3: 0.3},
+        states=MATCH_STATES,
+        seconds=300,
+        idle_seconds=30,
+        events=1.0,
+        dense=0.2,
+        zero_sum=True,
+        team_spirit=0.6,
+        opponents=True,
+        terms={},
+        measure="win",
     ),
 )
 STAGE_NAMES = tuple(stage.name for stage in STAGES)
 ANNEAL_UPDATES = 200  # over which the rewards change from the last stage's to this one's
+SCALE_ROLLOUTS = 20  # of the last stage's, which the scale of rewards remembers when the next begins
 REWARD_CLIP = 10.0  # of rewards after division by the std of discounted returns
+KICKOFFS_AT_ONCE = 200  # in an evaluation, some 2 MB each
 RATING_OPPONENTS = 2  # past selves to play rating matches with at each evaluation, drawn as opponents are
 
 
@@ -264,7 +268,7 @@ class Args:
     """stop after this many minutes, 0 = no limit"""
     learning_rate: Positive = 7e-4
     """Adam's step size"""
-    learning_rate_final: NonNegative = 2e-4
+    learning_rate_final: NonNegative = 5e-5
     """its value at the end of the run (linear)"""
     gamma: Fraction = 0.99
     """discount"""
@@ -280,6 +284,8 @@ class Args:
     """PPO's clip"""
     ent_coef: NonNegative = 0.01
     """entropy bonus"""
+    ent_coef_final: NonNegative = 0.002
+    """its value at the end of the run (linear)"""
     vf_coef: NonNegative = 0.5
     """weight of the value loss"""
     max_grad_norm: Positive = 0.5
@@ -298,6 +304,9 @@ class Args:
         "difficulty_adjusted"
     )
     """how the other opponents are drawn: past selves and the scripted players"""
+    scripted_share: Fraction = 0.5
+    """of the games against other opponents at least this share is against scripted players, the likelier they win the
+    more often"""
     opponent_update_freq: Count = 200
     """updates between snapshots of the agent for the league, 0 = none"""
     sampler_temperature: Positive = 0.5
@@ -314,17 +323,20 @@ class Args:
     """league members an actor plays in one rollout (one batched forward pass each)"""
 
     # --- evaluation and checkpoints
-    eval_frequency: Count = 200
-    """updates between evaluations against the scripted players, each with a model in the run's folder; 0 = only at the
-    end"""
-    eval_episodes: Count = 40
+    eval_frequency: Count = 400
+    """updates between evaluations against the scripted players, each with a model in the run's folder; the end of a
+    stage is one too. 0 = only at the run's end"""
+    eval_episodes: Count = 50
     """kickoffs per evaluation and opponent"""
+    final_eval_episodes: Count = 0
+    """kickoffs against `rule` at the end of the run in each team size, sampled and with the likeliest actions; 0 =
+    none"""
     eval_seconds: Positive = 60.0
     """a rating match without a goal ends as a tie after so long"""
     checkpoint_frequency: Size = 100
     """updates between checkpoints"""
     capture_video: bool = False
-    """a GIF of a kickoff against `rule` with each evaluation"""
+    """a GIF of a kickoff against `rule` with each evaluation, so at least one of each stage"""
     keep_models: Count = 50
     """the newest so many models/*.zip of a run are kept, and the best; 0 = all"""
 
@@ -662,20 +674,29 @@ ROLLOUT_NUMBERS = (
 )
 
 
+def arena_sizes(num_agents, shares):
+    """Team sizes of the arenas that hold so many cars, of which each size gets about its share"""
+    sizes, left = [], num_agents
+    for size in sorted(shares, reverse=True):
+        arenas = left // (2 * size) if size == min(shares) else max(round(num_agents * shares[size] / (2 * size)), 1)
+        sizes += [size] * arenas
+        left -= 2 * size * arenas
+    if left or num_agents % 12:
+        raise ValueError(
+            f"--num-agents is {num_agents}: it must be a multiple of 12, so that every stage's teams come out even."
+        )
+    return tuple(sizes)
+
+
 def make_env(args, stage, seed):
     states = dict(stage.states)
     if args.state_file:
         states["file"] = sum(stage.states.values()) / 2
     if args.aerial_focus:
         states["aerial"] = sum(states.values()) * args.aerial_focus / (1 - args.aerial_focus)
-    arenas, rest = divmod(args.num_agents * len(stage.team_sizes), 2 * sum(stage.team_sizes))
-    if rest or args.num_agents % 12:
-        raise ValueError(
-            f"--num-agents is {args.num_agents}: it must be a multiple of 12, so that every stage's teams come out "
-            f"even."
-        )
+    sizes = arena_sizes(args.num_agents, stage.team_sizes)
     return RocketLeagueVecEnv(
-        arenas, stage.team_sizes, seed, args.action_repeat, states, args.state_file,
+        len(sizes), sizes, seed, args.action_repeat, states, args.state_file,
         max_seconds=stage.seconds, no_touch_seconds=stage.idle_seconds, mesh_dir=args.mesh_dir,
         generated_meshes=args.generated_meshes,
     )  # fmt: skip
@@ -1102,27 +1123,33 @@ def append_games(path, global_step, stage, team_size, player, opponent, scores, 
             writer.writerow([global_step, stage, team_size, player, opponent, side, *numbers])
 
 
+def match_settings(args):
+    return {
+        "action_repeat": args.action_repeat,
+        "max_seconds": args.eval_seconds,
+        "no_touch_seconds": args.eval_seconds,
+        "mesh_dir": args.mesh_dir,
+        "generated_meshes": args.generated_meshes,
+    }
+
+
 def rating_match(args, agent, rating, opponent, opponent_rating, team_size, seed, folder, global_step, stage):
     """Kickoffs with sides swapped, against a scripted player (by name) or another agent → scores
 
     Both ratings move; every game is a line in the folder's games.csv, and one against `rule` a GIF under
     --capture-video."""
     other = ScriptedPlayer(opponent, seed) if isinstance(opponent, str) else Player(opponent, seed + 1)
-    video = folder / "videos" / f"{global_step}.gif" if args.capture_video and opponent == "rule" else ""
+    video = folder / "videos" / f"{global_step}_{stage}.gif" if args.capture_video and opponent == "rule" else ""
     if video:
         video.parent.mkdir(exist_ok=True)
-    settings = {
-        "action_repeat": args.action_repeat,
-        "max_seconds": args.eval_seconds,
-        "no_touch_seconds": args.eval_seconds,
-    }
-    settings |= {"mesh_dir": args.mesh_dir, "generated_meshes": args.generated_meshes}
-    scores, lengths = play_kickoffs(Player(agent, seed), other, args.eval_episodes, seed, team_size, video, **settings)
+    names = rating["name"], opponent_rating["name"]
+    scores, lengths = play_kickoffs(
+        Player(agent, seed), other, args.eval_episodes, seed, team_size, video, names, **match_settings(args)
+    )
     course, seconds = (
         rate_match(rating, opponent_rating, scores, team_size),
         lengths * args.action_repeat / contract.TICK_RATE,
     )
-    names = rating["name"], opponent_rating["name"]
     append_games(folder / "games.csv", global_step, stage, team_size, *names, scores, seconds, course)
     return scores
 
@@ -1158,8 +1185,13 @@ class League:
         self.members = [member for member in self.members if member["serial"] < FIRST_MEMBER or member["elo"] >= floor]
 
     def probabilities(self):
+        """Chances of all members as opponents: the sampler's, of which `scripted_share` goes to the scripted players.
+        Past selves are many and as strong as the agent: a sampler by strength would leave nothing to the others."""
         elos, ages = [member["elo"] for member in self.members], list(reversed(range(len(self.members))))
-        return opponent_chances(elos, ages, self.agent["elo"], self.args)
+        share, losses = self.args.scripted_share, 1 - expected_score(self.agent["elo"], elos[:FIRST_MEMBER])
+        chances = (1 - share) * opponent_chances(elos, ages, self.agent["elo"], self.args)
+        chances[:FIRST_MEMBER] += share * losses / losses.sum()
+        return chances
 
     def rating_opponents(self, update):
         """Whom to play rating matches with: `rule` always, the other scripted players in turn (all of them would take
@@ -1227,7 +1259,7 @@ def take_minibatch(chunks, states, mb_chunks, device):
     return SimpleNamespace(**fields, states=to_device(states[which, car], device))
 
 
-def minibatch_loss(agent, unroll, mb, args, autocast=contextlib.nullcontext):
+def minibatch_loss(agent, unroll, mb, args, ent_coef, autocast=contextlib.nullcontext):
     """PPO's loss on the rows that the learner's own policy played → loss, its parts and statistics as one detached
     vector"""
     with autocast():
@@ -1244,7 +1276,7 @@ def minibatch_loss(agent, unroll, mb, args, autocast=contextlib.nullcontext):
     if args.norm_adv:
         advantages = (advantages - advantages.mean()) / (advantages.std(unbiased=False) + 1e-8)
     policy_loss, value_loss, stats = ppo_losses(logprob, old_logprobs, advantages, values, returns, args.clip_coef)
-    loss = policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss
+    loss = policy_loss - ent_coef * entropy + args.vf_coef * value_loss
     return loss, torch.stack([policy_loss, value_loss, entropy, *stats]).detach()
 
 
@@ -1264,7 +1296,7 @@ def gradient_step(loss, agent, optimizer, scaler, max_grad_norm):
 
 def update_policy(args, agent, optimizer, s, rewards, learner):
     """Advantages of a rollout with these (scaled) rewards, then update_epochs passes of PPO over its chunks
-    → rows of LOSS_NAMES, returns (T, A). learner: unroll, scaler, autocast, device"""
+    → rows of LOSS_NAMES, returns (T, A). learner: unroll, scaler, autocast, device, ent_coef"""
     advantages = gae(
         rewards, s.values[:-1], s.values[-1], s.terminated, s.truncated, s.bootstrap, args.gamma, args.gae_lambda
     )
@@ -1274,7 +1306,7 @@ def update_policy(args, agent, optimizer, s, rewards, learner):
     for _ in range(args.update_epochs):
         for mb_chunks in minibatches(own_chunks, max(args.minibatch_size // args.sequence_length, 1)):
             mb = take_minibatch(chunks, s.states, mb_chunks, learner.device)
-            loss, parts = minibatch_loss(agent, learner.unroll, mb, args, learner.autocast)
+            loss, parts = minibatch_loss(agent, learner.unroll, mb, args, learner.ent_coef, learner.autocast)
             grad_norm = gradient_step(loss, agent, optimizer, learner.scaler, args.max_grad_norm)
             losses.append(torch.cat([parts, grad_norm.detach().view(1)]))
     return losses, returns
@@ -1330,6 +1362,16 @@ def stage_measure(s, now, args):
     return column[:count].tolist()
 
 
+def begin_next_stage(now, scale_rewards, args):
+    """The scale of rewards changes over some rollouts. Begun anew it would be far too small at first: all sums are
+    young, and none has a goal in it."""
+    now.stage += 1
+    now.stage_update = 0
+    now.stage_scores.clear()
+    remembered = SCALE_ROLLOUTS * args.rollout_steps * args.num_agents
+    scale_rewards.rms.count = min(scale_rewards.rms.count, remembered)
+
+
 def evaluate(args, agent, league, now, run_dir):
     """Rating matches, all of them in games.csv, and the touch rate → metrics. The models let a run be compared with its
     own past."""
@@ -1359,6 +1401,21 @@ def evaluate(args, agent, league, now, run_dir):
         args, num_agents=12 * math.ceil(args.eval_episodes / 6), state_file="", aerial_focus=0.0
     )
     return metrics | touch_metrics(policy, lambda: make_env(small, STAGES[0], args.seed + 7919), args.seed)
+
+
+def final_evaluation(args, agent, now):
+    """Kickoffs against `rule` in every team size of the stage that the run has reached → eval/rule_1v1 and so on, each
+    also with the likeliest actions. Not rated: these games are for the record."""
+    policy, metrics = copy_with_weights(agent, to_flat(agent)).cpu().eval(), {}
+    for size in sorted(STAGES[now.stage].team_sizes):
+        for suffix in ("", "_deterministic"):
+            scores = []
+            for first in range(0, args.final_eval_episodes, KICKOFFS_AT_ONCE):
+                seed, count = args.seed + 104_729 + first, min(KICKOFFS_AT_ONCE, args.final_eval_episodes - first)
+                players = Player(policy, seed, deterministic=bool(suffix)), ScriptedPlayer("rule", seed)
+                scores.append(play_kickoffs(*players, count, seed, size, **match_settings(args))[0])
+            metrics |= score_metrics(f"rule_{size}v{size}{suffix}", np.concatenate(scores))
+    return metrics
 
 
 def rollout_metrics(args, s, returns, reward_weights, now):
@@ -1416,7 +1473,7 @@ if __name__ == "__main__":
     unroll = maybe_compile(
         args, agent.unroll, device, "a memory runs in parts, from game to game" if args.recurrent != "none" else ""
     )
-    learner = SimpleNamespace(unroll=unroll, scaler=scaler, autocast=autocast, device=device)
+    learner = SimpleNamespace(unroll=unroll, scaler=scaler, autocast=autocast, device=device, ent_coef=args.ent_coef)
     scale_rewards = RewardScale(max(args.num_workers, 1), args.num_agents)
     args.sharing = shared_memory.resolve_sharing(args, make_storage, len(to_flat(agent)))
     broadcast = make_broadcast(args, len(to_flat(agent)))
@@ -1491,6 +1548,7 @@ if __name__ == "__main__":
             scaled, returns_seen = scale_rewards(index, s.rewards, s.terminated | s.truncated, s.trained, args.gamma)
             lr = anneal(args.learning_rate, args.learning_rate_final, done, 1.0)
             optimizer.param_groups[0]["lr"] = lr
+            learner.ent_coef = anneal(args.ent_coef, args.ent_coef_final, done, 1.0)
             losses, returns = update_policy(args, agent, optimizer, s, scaled.clamp(-REWARD_CLIP, REWARD_CLIP), learner)
             check_finite(losses)
             lag = torch.tensor(now.version - float(s.version))
@@ -1514,6 +1572,7 @@ if __name__ == "__main__":
             metrics = {
                 "charts/SPS": (now.global_step - first_step) / (time.time() - start_time),
                 "charts/learning_rate": lr,
+                "charts/ent_coef": learner.ent_coef,
                 **loss_metrics(LOSS_NAMES, losses),
                 **time_metrics(lag, queue_size, seconds, learn_time, wait_time),
                 **rollout_metrics(args, s, returns, broadcast.numbers["reward_weights"], now),
@@ -1521,9 +1580,14 @@ if __name__ == "__main__":
             if int(s.num_episodes):
                 metrics["charts/episodic_return"] = float(returns_seen.mean())
             finished = done >= 1.0
-            evaluated = finished or (args.eval_frequency and now.update % args.eval_frequency == 0)
+            due = args.eval_frequency and now.update % args.eval_frequency == 0
+            # by the games of training; where rating matches count, an evaluation has come before
+            ends_stage = args.eval_frequency and now.stage < last_stage and stage_passed(now.stage_scores, args)
+            evaluated = finished or due or ends_stage
             if evaluated:
                 metrics |= until_stopped(stopping, evaluate, args, agent, league, now, run_dir)
+            if finished and args.final_eval_episodes:
+                metrics |= until_stopped(stopping, final_evaluation, args, agent, now)
             if now.stage_scores:
                 metrics[f"charts/measure_{STAGES[now.stage].measure}"] = float(np.mean(now.stage_scores))
             metrics |= {
@@ -1532,10 +1596,7 @@ if __name__ == "__main__":
             metrics["league/size"] = len(league.members)
             passed = now.stage < last_stage and stage_passed(now.stage_scores, args)
             if passed:
-                now.stage += 1
-                now.stage_update = 0
-                now.stage_scores.clear()
-                scale_rewards.rms = RunningMeanStd(1)
+                begin_next_stage(now, scale_rewards, args)
                 print(f"Stage {STAGE_NAMES[now.stage]} begins after {now.global_step:,} steps.", flush=True)
             if passed or evaluated:  # another stage, or other ratings and so other opponents
                 publish()

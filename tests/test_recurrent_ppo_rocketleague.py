@@ -112,7 +112,9 @@ def test_a_new_game_begins_with_an_empty_memory(recurrent):
 def learner_of(agent):
     device = torch.device("cpu")
     scaler = torch.amp.GradScaler("cpu", enabled=False)
-    return SimpleNamespace(unroll=agent.unroll, scaler=scaler, autocast=contextlib.nullcontext, device=device)
+    return SimpleNamespace(
+        unroll=agent.unroll, scaler=scaler, autocast=contextlib.nullcontext, device=device, ent_coef=0.01
+    )
 
 
 def small_rollout(args, **changes):
@@ -158,10 +160,10 @@ def test_the_loss_is_policy_minus_entropy_plus_value():
     mb.logprobs = logprobs.gather(-1, mb.actions[..., None]).squeeze(-1).detach()
     entropy = -(logprobs.exp() * logprobs).sum(-1).mean()
     expected = -mb.advantages.mean() - 0.3 * entropy + 0.7 * 0.5 * (values - mb.returns).square().mean()
-    loss, parts = script.minibatch_loss(agent, agent.unroll, mb, args)
+    loss, parts = script.minibatch_loss(agent, agent.unroll, mb, args, args.ent_coef)
     assert float(loss.detach()) == pytest.approx(float(expected.detach()), abs=1e-5)
     assert float(parts[2]) == pytest.approx(float(entropy.detach()), abs=1e-5) and float(entropy.detach()) > 0
-    more, _ = script.minibatch_loss(agent, agent.unroll, mb, dataclasses.replace(args, ent_coef=1.3))
+    more, _ = script.minibatch_loss(agent, agent.unroll, mb, args, 1.3)
     assert float(more.detach()) < float(loss.detach())  # what is more random is better
 
 
@@ -182,7 +184,7 @@ def test_a_step_makes_good_actions_likelier_and_a_bonus_more_random(ent_coef, ad
 
     before = measure()
     mb.logprobs = torch.full_like(mb.logprobs, before[0])
-    loss, _ = script.minibatch_loss(agent, agent.unroll, mb, args)
+    loss, _ = script.minibatch_loss(agent, agent.unroll, mb, args, args.ent_coef)
     optimizer = torch.optim.SGD(agent.parameters(), lr=0.05)
     script.gradient_step(loss, agent, optimizer, learner_of(agent).scaler, args.max_grad_norm)
     likelihood, entropy = measure()
@@ -204,7 +206,7 @@ def test_only_the_learners_own_rows_are_trained():
         assert {(0, 0), (0, 1), (1, 1)} <= set(map(tuple, own.tolist())) and (1, 0) not in set(map(tuple, own.tolist()))
         assert own[:, 1].max() < 12
         agent.zero_grad()
-        script.minibatch_loss(agent, agent.unroll, mb, args)[0].backward()
+        script.minibatch_loss(agent, agent.unroll, mb, args, args.ent_coef)[0].backward()
         gradients.append([parameter.grad.clone() for parameter in agent.parameters()])
     assert all(torch.equal(one, other) for one, other in zip(*gradients))
 
@@ -329,6 +331,23 @@ def test_the_newest_models_and_the_best_are_kept(tmp_path, monkeypatch):
     assert (now.best_model, now.best_elo) == ("1.zip", 900.0)
 
 
+def test_scripted_players_are_still_met_by_an_agent_with_many_equals():
+    """The sampler alone leaves them nothing; of their share the strongest gets most, and past selves keep the rest."""
+    chances = {}
+    for share in (0.0, 0.5):
+        league = league_of(league_size=30, scripted_share=share)
+        league.agent["elo"] = 1850.0
+        for number in range(30):
+            league.join(f"s{number}", torch.zeros(4))
+        chances[share] = dict(zip((member["name"] for member in league.members), league.probabilities()))
+        assert sum(chances[share].values()) == pytest.approx(1.0)
+    assert chances[0.0]["rule"] < 1e-3
+    scripted = [chances[0.5][name] for name in ("aerial", "positional", "rule", "chaser", "random")]
+    assert scripted == sorted(scripted, reverse=True) and chances[0.5]["rule"] > 0.05
+    assert sum(scripted) == pytest.approx(0.5 + 0.5 * sum(chances[0.0][name] for name in script.PLAYERS))
+    assert chances[0.5]["s3"] == pytest.approx(0.5 * chances[0.0]["s3"])
+
+
 def test_ratings_move_and_anchors_hold(tmp_path):
     agent, rule, other = (
         script.new_rating(name, elo) for name, elo in (("agent", 1500.0), ("rule", 1500.0), ("past", 1900.0))
@@ -366,6 +385,34 @@ def test_a_stage_is_passed_by_a_confident_measure():
     assert script.stage_passed([1.0] * 70 + [0.0] * 30, args)  # 0.70 ± 0.09
     assert not script.stage_passed([1.0] * 68 + [0.0] * 32, args)  # better than 0.6, but not surely
     assert script.stage_passed([0.0] * 500 + [1.0] * 100, args)  # only the last games count
+
+
+def test_cars_are_divided_among_team_sizes_by_their_shares():
+    for stage in script.STAGES:
+        for num_agents in range(12, 400, 12):
+            sizes = script.arena_sizes(num_agents, stage.team_sizes)
+            assert 2 * sum(sizes) == num_agents and set(sizes) == set(stage.team_sizes)
+        sizes = script.arena_sizes(192, stage.team_sizes)
+        for size, share in stage.team_sizes.items():
+            assert 2 * size * sizes.count(size) / 192 == pytest.approx(share, abs=0.02)
+    with pytest.raises(ValueError, match="come out even"):
+        script.arena_sizes(12, {2: 0.5, 3: 0.5})
+
+
+def test_a_new_stage_remembers_a_little_of_the_scale_of_rewards():
+    args = script.Args(**TINY)
+    scale, now = script.RewardScale(1, args.num_agents), script.Progress(stage=1, stage_update=70, stage_scores=[1.0])
+    scale.rms.var, scale.rms.count = torch.tensor([4.0], dtype=torch.float64), 1e9
+    script.begin_next_stage(now, scale, args)
+    assert (now.stage, now.stage_update, now.stage_scores) == (2, 0, [])
+    rows = args.rollout_steps * args.num_agents
+    assert float(scale.rms.var) == 4.0 and scale.rms.count == script.SCALE_ROLLOUTS * rows
+    for _ in range(3 * script.SCALE_ROLLOUTS):
+        scale.rms.update(100.0 * torch.tensor([-1.0, 1.0]).repeat(rows // 2)[:, None])
+    assert 0.7 * 100**2 < float(scale.rms.var) < 100**2
+    scale.rms.count = 5.0  # a stage that was passed at once
+    script.begin_next_stage(now, scale, args)
+    assert scale.rms.count == 5.0
 
 
 def test_presets_pay_what_they_say():
@@ -589,7 +636,7 @@ WHOLE = (
     "--opponent-update-freq 1 "
     "--action-repeat 48 "  # a game is soon over
     "--eval-frequency 4 --checkpoint-frequency 4 --learning-rate 5e-4 --learning-rate-final 5e-4 --opponent-sampler "
-    "uniform"
+    "uniform --ent-coef-final 0.01 --final-eval-episodes 4 --capture-video"
 ).split()
 
 
@@ -635,6 +682,11 @@ def test_run_folder_has_everything(whole_run):
     names = "losses/policy_loss stats/policy_lag_max elo/agent elo/sigma eval/rule eval/touch_ratio rewards/touch"
     for name in [*names.split(), "charts/stage"]:
         assert name in last
+    assert last["eval/rule_1v1_n"] == last["eval/rule_1v1_deterministic_n"] == 4 and "eval/rule_2v2" not in last
+    assert not any("eval/rule_1v1" in row for row in metrics_of(whole_run)[:-1])
+    pictures = sorted((whole_run / "videos").glob("*.gif"), key=lambda path: int(path.stem.split("_")[0]))
+    stages = [path.stem.split("_")[1] for path in pictures]
+    assert list(dict.fromkeys(stages)) == ["touch", "score", "1v1"], "a picture of each stage"
     agent, metadata = script.load_model(whole_run)
     assert (metadata["game"], metadata["stage"], metadata["contract_hash"]) == (
         "rocketleague",

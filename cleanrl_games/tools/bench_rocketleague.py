@@ -297,7 +297,7 @@ def learner(args, device="cpu"):
     def work():
         rows = own[torch.randperm(len(own))[: args.minibatch_size // length]]
         mb = script.take_minibatch(chunks, s.states, rows, device)
-        loss, _ = script.minibatch_loss(agent, agent.unroll, mb, args)
+        loss, _ = script.minibatch_loss(agent, agent.unroll, mb, args, args.ent_coef)
         script.gradient_step(loss, agent, optimizer, scaler, args.max_grad_norm)
         return mb.actions.numel()
 
