@@ -364,11 +364,61 @@ def test_a_torchscript_bot_plays_by_its_adapter(model, tmp_path, capsys):
     bot = foreign_bot.ForeignBot.load(word, True)
     with pytest.raises(ValueError, match="should return 2 action numbers"):
         foreign_bot.ForeignPlayer(bot).act(env.obs, env.masks, np.array([1, 2]), actions)
+    (tmp_path / "adapter.py").write_text(code.replace("return torch.from_numpy", "return torch.zeros(3)  #"))
+    with pytest.raises(models.ModelError, match="against bot: its network or adapter failed with .*imension"):
+        evaluate.main([*flags, "--trust-source"])
     (tmp_path / "bot.pt").write_bytes(b"no archive")
     with pytest.raises(models.ModelError, match="not a TorchScript file"):
         foreign_bot.ForeignBot.load(word, True)
     with pytest.raises(models.ModelError, match="can run any code"):
         foreign_bot.ForeignBot.load(word, False)
+
+
+class Counter(torch.nn.Module):
+    """A network with a memory, which is handed in and given back: it counts the steps of each car's game."""
+
+    def forward(self, obs, steps):
+        return torch.zeros(obs.shape[0], 90), steps + 1.0
+
+
+REMEMBERS = """
+import numpy as np
+import torch
+
+steps = torch.zeros(100)
+
+
+def start(rows):
+    steps[rows] = 0.0
+
+
+def observe(obs, rows):
+    global playing
+    playing = rows
+    return torch.from_numpy(np.ascontiguousarray(obs)), steps[rows]
+
+
+def act(outputs, masks):
+    logits, steps[playing] = outputs
+    return steps[playing].long().numpy()
+"""
+
+
+def test_a_torchscript_bot_may_remember(tmp_path):
+    """Each car has its own memory, also when games beside it are over."""
+    torch.jit.script(Counter()).save(tmp_path / "bot.pt")
+    (tmp_path / "adapter.py").write_text(REMEMBERS)
+    player = foreign_bot.ForeignPlayer(
+        foreign_bot.ForeignBot.load(f"{tmp_path / 'bot.pt'}={tmp_path / 'adapter.py'}", True)
+    )
+    obs, masks, actions = np.zeros((6, 201), np.float32), np.ones((6, 90), bool), np.zeros(6, np.int64)
+    player.start(np.arange(6))
+    for rows in ([0, 2, 4], [0, 4], [4]):
+        player.act(obs, masks, np.array(rows), actions)
+    assert actions.tolist() == [2, 0, 1, 0, 3, 0]
+    player.start(np.array([4]))
+    player.act(obs, masks, np.array([0, 4]), actions)
+    assert actions.tolist() == [3, 0, 1, 0, 1, 0]
 
 
 # ----------------------------------------------------------------------------------------------------- starts from play

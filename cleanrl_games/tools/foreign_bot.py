@@ -7,8 +7,9 @@ An adapter has two functions:
       tensor or a tuple
     act(outputs, masks)   what the network gave, and which of the 90 actions do anything now (M, 90) → M action numbers
 
-and may have `start(rows)`, called with the rows of games that begin, for a bot that remembers. Both files can run any
-code, so they are only loaded with --trust-source.
+A bot that remembers has `start(rows)` too, called with the numbers of the cars whose games begin. Its `observe` takes
+(obs, rows): which car each row is, since those whose game is over are left out. Both files can run any code, so they
+are only loaded with --trust-source.
 """
 
 import importlib.util
@@ -82,9 +83,16 @@ class ForeignPlayer:
     def act(self, obs, masks, rows, actions):
         if not len(rows):
             return
-        inputs = self.bot.adapter.observe(obs[rows])
-        outputs = self.bot.network(*inputs) if isinstance(inputs, tuple) else self.bot.network(inputs)
-        chosen = np.asarray(self.bot.adapter.act(outputs, masks[rows]))
+        adapter = self.bot.adapter
+        try:
+            inputs = adapter.observe(obs[rows], rows) if hasattr(adapter, "start") else adapter.observe(obs[rows])
+            outputs = self.bot.network(*inputs) if isinstance(inputs, tuple) else self.bot.network(inputs)
+            chosen = np.asarray(adapter.act(outputs, masks[rows]))
+        except Exception as error:  # not ours: most often an input of the wrong shape, which the sentence then says
+            last_line = str(error).strip().splitlines()[-1:]
+            raise ValueError(
+                f"its network or adapter failed with {type(error).__name__}: {' '.join(last_line) or 'no message'}"
+            ) from error
         if chosen.shape != (len(rows),) or chosen.min() < 0 or chosen.max() >= NUM_ACTIONS:
             found = f"{chosen.shape} from {chosen.min()} to {chosen.max()}" if chosen.size else str(chosen.shape)
             raise ValueError(
