@@ -496,3 +496,20 @@ def test_the_command_line_knows_its_words():
         [sys.executable, ROOT / "cleanrl_games/tools/benchmark.py"], capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 2 and "--compare A B" in done.stderr and "osrs" in done.stderr
+
+
+def test_the_last_video_of_each_kind_is_shown(tmp_path):
+    """Rocket League leaves one of each stage, and later ones of the last stage."""
+    (tmp_path / "videos").mkdir()
+    names = ["9.gif", "100_touch.gif", "200_3v3.gif", "30_score.gif", "300_3v3.gif", "50.gif"]
+    for number, name in enumerate(names):
+        path = tmp_path / "videos" / name
+        path.touch()
+        os.utime(path, (number, number))
+    assert [path.name for path in report.images_in(tmp_path)] == [
+        "100_touch.gif",
+        "30_score.gif",
+        "300_3v3.gif",
+        "50.gif",
+    ]
+    assert report.images_in(tmp_path / "nothing") == []

@@ -211,9 +211,11 @@ def image(path):
 
 
 def images_in(folder):
-    """A tool's pictures, and the last video of a run."""
+    """A tool's pictures, and of a run's videos the last of each kind: <step>.gif, or <step>_<kind>.gif."""
     found = sorted(path for path in folder.glob("*") if path.suffix in IMAGES) if folder.is_dir() else []
-    return found + sorted((folder / "videos").glob("*.gif"), key=lambda path: path.stat().st_mtime)[-1:]
+    videos = sorted((folder / "videos").glob("*.gif"), key=lambda path: path.stat().st_mtime)
+    last = {path.stem.partition("_")[2]: path for path in videos}
+    return found + sorted(last.values(), key=videos.index)
 
 
 def page(title, body):
