@@ -1,13 +1,54 @@
-"""OSRS fights behind the interface that other libraries know: PettingZoo's ParallelEnv, one fight at a time."""
+"""OSRS fights behind the interfaces that other libraries know: Gymnasium's VectorEnv, and PettingZoo's ParallelEnv, one
+fight at a time."""
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.vector.utils import batch_space
 from pettingzoo import ParallelEnv
 
 from .contract import HEAD_SIZES, NUM_OBS
 from .vec_env import NHVecEnv
 
 FIGHTERS = ("fighter_0", "fighter_1")
+
+
+class OSRSVectorEnv(gym.vector.VectorEnv):
+    """Every fighter is one of `num_envs` environments; 2·i and 2·i + 1 fight each other.
+
+    A fight that ends starts anew in the same step. `infos` has `action_mask` (num_envs, 45), all heads in a row, and
+    where a fight ended `final_obs` and `_final_obs`."""
+
+    metadata = {"autoreset_mode": gym.vector.AutoresetMode.SAME_STEP}  # noqa: RUF012 (gymnasium's own convention)
+
+    def __init__(self, num_envs=2, **settings):
+        """num_envs: fighters in all; settings: those of NHVecEnv"""
+        if num_envs < 2 or num_envs % 2:
+            raise ValueError(f"num_envs is {num_envs}: give an even number, two for each fight.")
+        self.env, self.num_envs = NHVecEnv(num_envs // 2, **settings), num_envs
+        self.single_observation_space = self.env.single_observation_space
+        self.single_action_space = self.env.single_action_space
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+
+    def _flat(self, array):
+        """(fights, 2, …) → (num_envs, …), a copy"""
+        return array.reshape(self.num_envs, *array.shape[2:]).copy()
+
+    def reset(self, *, seed=None, options=None):
+        """With a seed the fights are that seed's first ones. Without, they are the next fights."""
+        obs, masks = self.env.reset(seed)
+        return self._flat(obs), {"action_mask": self._flat(masks)}
+
+    def step(self, actions):
+        chosen = np.asarray(actions)
+        if chosen.shape != self.action_space.shape:
+            raise ValueError(f"step expects actions of shape {self.action_space.shape}, found {chosen.shape}.")
+        obs, masks, rewards, terminated, truncated, info = self.env.step(chosen.reshape(-1, 2, chosen.shape[1]))
+        over, cut = np.repeat(terminated, 2), np.repeat(truncated, 2)
+        infos = {"action_mask": self._flat(masks), "result": np.repeat(info["result"], 2)}
+        if (over | cut).any():
+            infos |= {"final_obs": self._flat(info["final_obs"]), "_final_obs": over | cut}
+        return self._flat(obs), self._flat(rewards), over, cut, infos
 
 
 class OSRSParallelEnv(ParallelEnv):
@@ -67,3 +108,6 @@ class OSRSParallelEnv(ParallelEnv):
             dict.fromkeys(FIGHTERS, cut),
             {agent: {"result": int(info["result"][0])} for agent in FIGHTERS},
         )
+
+    def close(self):
+        self.env.close()

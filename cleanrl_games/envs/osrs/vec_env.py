@@ -140,9 +140,10 @@ class NHVecEnv:
         self.waiting = np.zeros((num_fights, 2), np.bool_)  # as RemoteNHVecEnv has it: here nobody ever waits
         self.reset(seed)
 
-    def reset(self, seed):
-        """Seeds every fight's own generator and starts all of them."""
-        self.fights["rng"] = np.random.SeedSequence(seed).generate_state(self.num_fights) | 1  # never 0
+    def reset(self, seed=None):
+        """Starts all fights anew. A seed seeds every fight's own generator; without one they go on."""
+        if seed is not None:
+            self.fights["rng"] = np.random.SeedSequence(seed).generate_state(self.num_fights) | 1  # never 0
         self.fighters["logged_in"] = 0  # nothing is carried over from fights before
         start_all(self.fights, self.fighters, self.loadouts, self.pool, self.mirror, self.params, self.obs, self.masks)
         return self.obs, self.masks
@@ -161,6 +162,9 @@ class NHVecEnv:
         result, truncated = self.ended[:, 0], self.ended[:, 1].astype(bool)
         info = {"terms": self.terms, "result": result, "length": self.ended[:, 2], "final_obs": self.final_obs}
         return self.obs, self.masks, self.terms @ self.reward_weights, result != 0, truncated, info
+
+    def close(self):
+        """Does nothing: fights are memory. RemoteNHVecEnv has connections to close."""
 
     def state_dict(self):
         """Everything a fight depends on, as plain arrays: a run that is resumed goes on with the very same fights."""

@@ -32,10 +32,8 @@ class RocketLeagueVectorEnv(gym.vector.VectorEnv):
         self.action_space = batch_space(self.single_action_space, num_envs)
 
     def reset(self, *, seed=None, options=None):
-        """Without a seed the games go on to new ones of the same seed, drawn from its own dice."""
-        if seed is None:
-            seed = int(np.random.default_rng([self.env.seed, 1]).integers(2**31))
-        obs, masks = self.env.reset(int(seed))
+        """With a seed the games are that seed's first ones. Without, they are the next games."""
+        obs, masks = self.env.reset(seed)
         return obs.copy(), {"action_mask": masks.copy()}
 
     def step(self, actions):
@@ -45,6 +43,9 @@ class RocketLeagueVectorEnv(gym.vector.VectorEnv):
         if ended.any():
             infos |= {"final_obs": info["final_obs"].copy(), "_final_obs": ended}
         return obs.copy(), rewards, terminated[self.agent_arena], truncated[self.agent_arena], infos
+
+    def close_extras(self, **_):
+        self.env.close()
 
 
 class RocketLeagueParallelEnv(ParallelEnv):
@@ -80,9 +81,8 @@ class RocketLeagueParallelEnv(ParallelEnv):
         }
 
     def reset(self, seed=None, options=None):
-        if seed is None:
-            seed = int(np.random.default_rng([self.env.seed, 1]).integers(2**31))
-        obs, _ = self.env.reset(int(seed))
+        """With a seed the game is that seed's first one. Without, it is the next game."""
+        obs, _ = self.env.reset(seed)
         self.agents = list(self.possible_agents)
         return self._observations(obs), {agent: {} for agent in self.agents}
 
@@ -105,4 +105,4 @@ class RocketLeagueParallelEnv(ParallelEnv):
         )
 
     def close(self):
-        self.env.arenas = []
+        self.env.close()

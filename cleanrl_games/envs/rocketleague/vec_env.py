@@ -132,18 +132,24 @@ class RocketLeagueVecEnv:
         assert [int(row[0, 0]) for row in arena.get_gym_state()[3:]] == [body.id for body in bodies]
         self.arenas[i], self.bodies[i], self.pad_objects[i] = arena, bodies, arena.get_boost_pads()
 
-    def reset(self, seed):
-        """Starts all arenas anew. They are rebuilt, since a used one keeps traces of its last contacts."""
-        self.seed = seed
+    def reset(self, seed=None):
+        """Starts all arenas anew: a seed's first episodes, or without a seed the next ones. Arenas are rebuilt, since a
+        used one keeps traces of its last contacts."""
+        if seed is not None:
+            self.seed = seed
+            self.episodes[:] = 0
         self.resting[:] = False
         self.arenas, self.bodies, self.pad_objects = ([None] * self.num_arenas for _ in range(3))
-        self.episodes[:] = 0
         for i in range(self.num_arenas):
             self._build_arena(i)
             self._start(i)
         self._advance(None)
         self._observe(self._all)
         return self.obs, self.masks
+
+    def close(self):
+        """Frees the arenas, some 2 MB each."""
+        self.arenas, self.bodies, self.pad_objects = [], [], []
 
     def _start(self, i):
         """A new episode in arena i, drawn from (seed, arena, episode) alone: no other arena and no earlier episode

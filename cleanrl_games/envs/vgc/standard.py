@@ -1,9 +1,11 @@
-"""VGC behind the interface that other libraries know: PettingZoo's ParallelEnv, one battle at a time.
+"""VGC behind the interfaces that other libraries know: Gymnasium's VectorEnv, and PettingZoo's ParallelEnv, one battle
+at a time.
 
-It is made for trying things and for libraries that need it. Training at speed is what `VGCVecEnv` is for."""
+They are made for trying things and for libraries that need them. Training at speed is what `VGCVecEnv` is for."""
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.vector.utils import batch_space
 from pettingzoo import ParallelEnv
 
 from .mdbo import NUM_ACTIONS
@@ -11,6 +13,77 @@ from .vec_env import VGCVecEnv
 from .vocabulary import FLOATS, INTS
 
 SIDES = ("p1", "p2")
+
+
+class VGCVectorEnv(gym.vector.VectorEnv):
+    """Every player is one of `num_envs` environments; 2·i and 2·i + 1 play the same battle.
+
+    `infos` has `action_mask` (num_envs, 2025) and `waiting` (num_envs,): who is not asked sees the last observation
+    again, may only take action 0, and is not heard. A battle that ends starts anew in the same step; `final_obs` and
+    `_final_obs` then hold what it ended with."""
+
+    metadata = {"autoreset_mode": gym.vector.AutoresetMode.SAME_STEP}  # noqa: RUF012 (gymnasium's own convention)
+
+    def __init__(self, num_envs=2, **settings):
+        """num_envs: players in all; settings: those of VGCVecEnv, such as battle_format, teams, turn_cap, num_sims"""
+        if num_envs < 2 or num_envs % 2:
+            raise ValueError(f"num_envs is {num_envs}: give an even number, two for each battle.")
+        if settings.get("opponents"):
+            raise ValueError("opponents: here both players of every battle are open; VGCVecEnv has scripted ones.")
+        self.env, self.num_envs, self.fresh = VGCVecEnv(num_envs // 2, **settings), num_envs, True
+        self.single_observation_space = self.env.single_observation_space
+        self.single_action_space = self.env.single_action_space
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self.obs = {
+            "ints": np.zeros((num_envs, self.env.num_ints), np.int16),
+            "floats": np.zeros((num_envs, self.env.num_floats), np.float32),
+        }
+        self.asked = np.zeros(num_envs, bool)
+
+    def _read(self):
+        """Takes what became pending → (the batch, its masks by seat)"""
+        batch = self.env.recv()
+        rows, masks = batch.decisions, np.zeros((self.num_envs, NUM_ACTIONS), bool)
+        keys = batch.key[rows]
+        self.asked[:] = False
+        self.asked[keys] = True
+        self.obs["ints"][keys], self.obs["floats"][keys] = batch.ints[rows], batch.floats[rows]
+        masks[keys] = batch.mask[rows]
+        masks[~self.asked, 0] = True
+        return batch, masks
+
+    def _shown(self, masks):
+        obs = {name: array.copy() for name, array in self.obs.items()}
+        return obs, {"action_mask": masks, "waiting": ~self.asked}
+
+    def reset(self, *, seed=None, options=None):
+        """With a seed the battles are that seed's first ones. Without, they are the next battles."""
+        if seed is not None or not self.fresh:
+            self.env.reset(seed)
+        self.fresh = False
+        return self._shown(self._read()[1])
+
+    def step(self, actions):
+        chosen = np.asarray(actions)
+        if chosen.shape != (self.num_envs,) or chosen.dtype.kind not in "iu":
+            raise ValueError(f"step expects {self.num_envs} whole numbers, found {chosen.dtype} of {chosen.shape}.")
+        keys = np.flatnonzero(self.asked)
+        self.env.send(keys, chosen[keys])
+        batch, masks = self._read()
+        rewards, over, cut = np.zeros(self.num_envs), *np.zeros((2, self.num_envs), bool)
+        ended = batch.key[batch.ends]
+        rewards[ended] = batch.reward[batch.ends]
+        over[ended], cut[ended] = batch.terminated[batch.ends], batch.truncated[batch.ends]
+        obs, infos = self._shown(masks)
+        if len(ended):
+            final = {name: np.zeros_like(array) for name, array in self.obs.items()}
+            final["ints"][ended], final["floats"][ended] = batch.ints[batch.ends], batch.floats[batch.ends]
+            infos |= {"final_obs": final, "_final_obs": over | cut}
+        return obs, rewards, over, cut, infos
+
+    def close_extras(self, **_):
+        self.env.close()
 
 
 class VGCParallelEnv(ParallelEnv):

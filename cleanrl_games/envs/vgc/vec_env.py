@@ -21,6 +21,7 @@ import tempfile
 import weakref
 from dataclasses import dataclass
 
+import gymnasium as gym
 import numpy as np
 
 from cleanrl_games.envs.vgc import install, mdbo
@@ -253,11 +254,6 @@ class VGCVecEnv:
         self.sims: list[Sim] = []
         self.num_battles, self.num_sims, self.timeout = num_battles, num_sims, timeout
         self.battle_format = install.normalize_format(battle_format)
-        self.baselines = None
-        self.backlog: list[np.ndarray] = []
-        self.backlog_finished: list[list[int]] = []
-        self.backlog_errors: list[str] = []
-        self.deferred: list[list[tuple]] = [[] for _ in range(num_sims)]
         self.restarts = 0
         fixed, shares = read_opponents(opponents, num_battles)
         self.job = {
@@ -275,13 +271,31 @@ class VGCVecEnv:
             "fixed": fixed,
             "mix": shares,
         }
-        self.read_baselines()
-        self.pending = np.zeros(2 * num_battles, bool)
         self.episodes = np.zeros(num_battles, np.int32)
         self.episodes[:] = 0 if episodes is None else episodes
         self.players = np.zeros((num_battles, 2), np.int32)  # codes of who holds each seat
         self.first_players = players if players is None else np.asarray(players).tolist()
-        self.sims = [self.spawn(number) for number in range(num_sims)]
+        self.start()
+        self.single_observation_space = gym.spaces.Dict(
+            {
+                "ints": gym.spaces.Box(-(2**15), 2**15 - 1, (self.num_ints,), np.int16),
+                "floats": gym.spaces.Box(-np.inf, np.inf, (self.num_floats,), np.float32),
+            }
+        )
+        self.single_action_space = gym.spaces.Discrete(mdbo.NUM_ACTIONS)
+
+    # -------------------------------------------------------------------------------------------------------- processes
+
+    def start(self) -> None:
+        """Starts the processes, and in them all battles."""
+        self.baselines = None
+        self.read_baselines()
+        self.backlog: list[np.ndarray] = []
+        self.backlog_finished: list[list[int]] = []
+        self.backlog_errors: list[str] = []
+        self.deferred: list[list[tuple]] = [[] for _ in range(self.num_sims)]
+        self.pending = np.zeros(2 * self.num_battles, bool)
+        self.sims = [self.spawn(number) for number in range(self.num_sims)]
         try:
             for sim in self.sims:
                 self.begin(sim)
@@ -291,11 +305,19 @@ class VGCVecEnv:
         self.dtype = self.sims[0].dtype
         self.num_ints, self.num_floats = self.dtype["ints"].shape[0], self.dtype["floats"].shape[0]
         # Of the newest frame of every seat: what comes before its observation, and where it is.
-        self.heads = np.zeros(2 * num_battles, head_dtype(self.dtype))
+        self.heads = np.zeros(2 * self.num_battles, head_dtype(self.dtype))
         self.heads["kind"] = END
-        self.newest: list[tuple[np.ndarray, int] | None] = [None] * (2 * num_battles)
+        self.newest: list[tuple[np.ndarray, int] | None] = [None] * (2 * self.num_battles)
 
-    # -------------------------------------------------------------------------------------------------------- processes
+    def reset(self, seed: int | None = None) -> None:
+        """Ends all battles and begins others in new processes: a seed's first ones, or without a seed each battle's
+        next. What they ask comes with recv()."""
+        self.close()
+        self.episodes += 1
+        if seed is not None:
+            self.job["seed"], self.episodes[:] = seed, 0
+        self.players[:], self.first_players = 0, None
+        self.start()
 
     def spawn(self, number: int) -> Sim:
         battles = list(range(number, self.num_battles, self.num_sims))
