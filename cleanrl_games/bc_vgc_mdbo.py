@@ -953,7 +953,7 @@ if __name__ == "__main__":
     shuffled_labels = ShuffledLabels(demos, train, args.seed) if args.shuffle_labels else None
     num_rows = int(demos.streams["length"][train].sum())
     print(f"{demos.battles:,} battles: {num_rows:,} decisions to learn from, {len(valid):,} streams held out")
-    logger = Logger(args, run_dir, now.global_step)
+    logger = Logger(args, run_dir, now.global_step, starting="Learning; the first figures come within ten seconds.")
     now.collect_seconds = now.collect_seconds or now.seconds + time.time() - start_time
     train_start, first_step, losses, log_time = time.time(), now.global_step, [], time.time()
 

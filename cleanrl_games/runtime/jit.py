@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+uncompiled = []  # folders of rules that the first call will compile
+
 
 def drop_stale_machine_code(folder, sources):
     """Numba's cache watches the file of a function, not the files of the functions it calls.
@@ -15,3 +17,5 @@ def drop_stale_machine_code(folder, sources):
                 compiled.unlink()
         except FileNotFoundError:  # another process was faster
             pass
+    if not any(Path(folder).glob("__pycache__/*.nbi")):
+        uncompiled.append(str(folder))

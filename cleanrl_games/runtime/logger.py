@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+from cleanrl_games.runtime import jit
 from cleanrl_games.runtime.files import write_atomically
 
 # TensorBoard, which ends when its standard input does: with the run, however that ends.
@@ -26,10 +27,20 @@ def wandb_id(folder):
     return path.read_text().strip()
 
 
+def first_words(args):
+    """What a run does before it has anything to show"""
+    workers = getattr(args, "num_workers", 0)
+    doing = f"Starting {workers} actor{'s' * (workers > 1)}." if workers else "The actor plays in this process."
+    if jit.uncompiled:
+        doing += " The game's rules are compiled first (half a minute, once)."
+    return f"{doing} The first figures come with the first update. Ctrl-C ends the run and leaves a checkpoint."
+
+
 class Logger:
     """Scalars to TensorBoard, metrics.jsonl and, under --track, W&B; a live view in a terminal, else plain lines."""
 
-    def __init__(self, args, folder, start_step=0):
+    def __init__(self, args, folder, start_step=0, starting=""):
+        """starting: what is said until there are figures; empty = that actors are starting"""
         from torch.utils.tensorboard import SummaryWriter  # here, so that actors need not load TensorBoard
 
         self.args, self.start, self.live, self.wandb, self.tensorboard, self.last = (
@@ -60,8 +71,10 @@ class Logger:
         if sys.stdout.isatty():
             from rich.live import Live
 
-            self.live = Live(refresh_per_second=4)
+            self.live = Live(starting or first_words(args), refresh_per_second=4)
             self.live.start()
+        else:
+            print(starting or first_words(args), flush=True)
 
     def _start_tensorboard(self, folder):
         flags = ["--logdir", str(folder), "--host", "127.0.0.1", "--port", "0"]
