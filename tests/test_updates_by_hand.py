@@ -342,6 +342,7 @@ def car_args(**changes):
 def update_cars(args, s, rewards):
     def update(agent, optimizer, scaler, autocast):
         learner = SimpleNamespace(unroll=agent.unroll, scaler=scaler, autocast=autocast, device=torch.device("cpu"))
+        learner.ent_coef = args.ent_coef
         return recurrent_ppo_rocketleague.update_policy(args, agent, optimizer, s, rewards, learner)
 
     return update
