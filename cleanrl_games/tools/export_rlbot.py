@@ -93,9 +93,9 @@ tags = []
 
 @dataclasses.dataclass
 class Args:
-    model: Annotated[str, tyro.conf.Positional]
+    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_OR_MODEL")]
     """a run's folder or a model.zip of Rocket League"""
-    folder: Annotated[str, tyro.conf.Positional]
+    folder: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="BOT_FOLDER")]
     """the bot's folder, which must not exist yet"""
     name: str = ""
     """the bot's name in the game; empty = the model's"""

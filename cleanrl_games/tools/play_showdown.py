@@ -19,6 +19,7 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
+from typing import Annotated
 from urllib.parse import urlencode, urlsplit
 
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # before torch: AMX bf16 crashes on some machines
@@ -49,7 +50,7 @@ class PlayError(BadInput):
 
 @dataclasses.dataclass
 class Args:
-    model: tyro.conf.Positional[str]
+    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_OR_MODEL")]
     """a model.zip or run folder of a VGC script"""
     server: str = "ws://127.0.0.1:8000"
     """address of the server's websocket; /showdown/websocket is added when it has no path"""

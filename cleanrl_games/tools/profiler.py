@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Annotated
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
@@ -41,7 +42,7 @@ QUIET = {"eval_frequency": 0, "final_battles": 0, "snapshot_frequency": 0, "chec
 
 @dataclasses.dataclass
 class Args:
-    script: tyro.conf.Positional[str]
+    script: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SCRIPT")]
     """a script of cleanrl_games/, by name or path"""
     sweep: bool = False
     """also try other numbers of workers, players and decisions per rollout"""

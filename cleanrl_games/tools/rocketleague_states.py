@@ -43,7 +43,7 @@ TURNED = np.array([-1.0, -1.0, 1.0])
 
 @dataclasses.dataclass
 class Args:
-    frames: Annotated[tuple[str, ...], tyro.conf.Positional]
+    frames: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FRAMES.jsonl…")]
     """files of JSON lines, one situation each"""
     output: str = ""
     """the .npz file to write"""
