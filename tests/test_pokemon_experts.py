@@ -1,15 +1,19 @@
 """Whom actors ask: callables with a bound on waiting, all emulators at once, answers kept by state, cost counted; a
 language model."""
 
+import collections
 import http.server
 import json
+import sys
 import threading
 
 import numpy as np
 import pytest
 
+from cleanrl_games import bc_pokemon_impala as script
 from cleanrl_games.envs.pokemon import ACTIONS, language_model
 from cleanrl_games.envs.pokemon.experts import Called, ExpertError, PerMilestone, ask_all
+from cleanrl_games.runtime.errors import BadInput
 
 INFO = {
     "map_id": (0, 1),
@@ -109,9 +113,54 @@ def test_one_function_per_milestone(tmp_path, monkeypatch):
     assert expert.act(None, screen(0), {"milestones": reached}) == 4
     assert expert.act(None, screen(0), {"milestones": {**reached, "ROUTE_101": True, "STARTER_CHOSEN": False}}) == 0
     assert expert.cost["requests"] == 2
-    (tmp_path / "my_splits_2.py").write_text("def route_101(obs, info):\n    return 4\n")
+    # what is no milestone is neither asked nor made: a class that is imported there, say
+    (tmp_path / "my_splits_2.py").write_text(
+        "class Client:\n    def __init__(self):\n        raise KeyError\n\n\ndef route_101(obs, info):\n    return 4\n"
+    )
     with pytest.raises(ExpertError, match="neither 'starter_chosen' nor 'default'"):
         PerMilestone("my_splits_2", 1.0).act(None, screen(0), {"milestones": {"STARTER_CHOSEN": False}})
+    (tmp_path / "my_splits_3.py").write_text("def route_1(obs, info):\n    return 4\n")
+    with pytest.raises(BadInput, match="no function named like a milestone"):
+        PerMilestone("my_splits_3", 1.0)
+
+
+def test_emulators_of_an_actor_share_answers():
+    """Eight of them in the same state: one question, also while its answer is awaited. A failure is not kept."""
+    answers, experts = collections.OrderedDict(), []
+    for _ in range(8):
+        experts.append(Called("x:y", Remembered, 5.0, answers))
+    assert ask(experts, [screen(4)] * 8) == [4] * 8 and ask(experts[:1], [screen(4)]) == [4]
+    assert sum(expert.function.asked for expert in experts) == 1
+    assert [sum(expert.cost[name] for expert in experts) for name in ("requests", "cached", "tokens")] == [1, 8, 7]
+    found = ask(experts[:2], [screen(99)] * 2)
+    assert all("answered 99" in str(error) for error in found) and len(answers) == 1
+    other = Called("x:z", Remembered, 5.0, answers)
+    assert ask([other], [screen(4)]) == [4] and other.function.asked == 1, "another expert may think otherwise"
+
+
+def test_an_actor_shares_them(tmp_path, monkeypatch):
+    (tmp_path / "my_counting.py").write_text(
+        "calls = []\n\n\ndef choose(obs, info):\n    calls.append(1)\n    return 9\n\n\nchoose.cache_by_state = True\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    args = script.Args(expert="my_counting:choose", num_emulators=3, max_steps=4, hidden_dim=16)
+    actor = script.Actor(args, 0)
+    # nothing happens when R is pressed: all that differs from state to state is the world
+    result = actor.play(script.Job("expert", [3, 3, 3], seed=[1], beta=1.0))
+    for env in actor.envs:
+        env.close()
+    assert result.steps == 12 and len(sys.modules["my_counting"].calls) == 1
+    assert result.expert_cost == {"requests": 1, "cached": 11}
+
+
+class Unmade:
+    def __init__(self):
+        raise RuntimeError("set MY_KEY first")
+
+
+def test_an_expert_that_cannot_be_made_is_a_sentence():
+    with pytest.raises(BadInput, match="The expert x:Unmade cannot be made: RuntimeError: set MY_KEY first"):
+        Called("x:Unmade", Unmade, 1.0)
 
 
 class StandIn(http.server.BaseHTTPRequestHandler):

@@ -10,8 +10,8 @@
 
 Callables are asked in threads, those of all emulators at the same time: a language model that takes two seconds takes
 two seconds for all of them. One that does not answer in time is left behind. A callable with `cache_by_state = True` is
-asked once per screen and place: the answer is kept. A callable may count what it costs in a dict `cost` ({"tokens":
-1200}); the sums are in the metrics."""
+asked once per screen and place: the answer is kept, for all that share `answers` (those of an actor do). A callable may
+count what it costs in a dict `cost` ({"tokens": 1200}); the sums are in the metrics."""
 
 import collections
 import concurrent.futures
@@ -25,8 +25,10 @@ from pathlib import Path
 
 from cleanrl_games.runtime.errors import BadInput
 
+from .emerald import EMERALD_MILESTONES
 from .env import ACTIONS
 from .expert import QuestExpert
+from .ram import QUEST_MILESTONES
 
 MAX_CACHED = 100_000
 
@@ -75,10 +77,14 @@ def state_key(observation, info):
 class Called:
     """Somebody's function. It is asked in a thread: one that never answers is left behind, and the program goes on."""
 
-    def __init__(self, name, function, timeout):
+    def __init__(self, name, function, timeout, answers=None):
         self.name, self.timeout = name, timeout
-        self.function = function() if isinstance(function, type) else function
-        self.answers = collections.OrderedDict() if getattr(self.function, "cache_by_state", False) else None
+        try:
+            self.function = function() if isinstance(function, type) else function
+        except Exception as error:  # whatever it was, it is theirs to mend
+            raise BadInput(f"The expert {name} cannot be made: {type(error).__name__}: {error}") from error
+        shared = collections.OrderedDict() if answers is None else answers  # key → Future, also of one that is awaited
+        self.answers = shared if getattr(self.function, "cache_by_state", False) else None
         self.requests, self.cached = 0, 0
 
     @property
@@ -92,14 +98,18 @@ class Called:
             self.function.reset()
 
     def ask(self, env, observation, info):
-        key = state_key(observation, info) if self.answers is not None else None
+        key = (self.name, state_key(observation, info)) if self.answers is not None else None
         if key is not None and key in self.answers:
             self.cached += 1
             self.answers.move_to_end(key)
-            action = self.answers[key]
-            return lambda deadline: action
+            answer = self.answers[key]
+            return lambda deadline: self._wait(answer, deadline, key)
         self.requests += 1
         answer = concurrent.futures.Future()
+        if key is not None:
+            self.answers[key] = answer
+            if len(self.answers) > MAX_CACHED:
+                self.answers.popitem(last=False)
 
         def run():
             try:
@@ -112,6 +122,14 @@ class Called:
 
     def _wait(self, answer, deadline, key):
         try:
+            return self._result(answer, deadline)
+        except ExpertError:
+            if key is not None and self.answers.get(key) is answer:
+                del self.answers[key]  # the next one who comes to this state asks again
+            raise
+
+    def _result(self, answer, deadline):
+        try:
             action = answer.result(max(deadline - time.monotonic(), 0.0))
         except concurrent.futures.TimeoutError:
             if not answer.done():
@@ -121,25 +139,23 @@ class Called:
             raise ExpertError(f"The expert {self.name} failed: {answer.exception()!r}") from answer.exception()
         except Exception as error:
             raise ExpertError(f"The expert {self.name} failed: {type(error).__name__}: {error}") from error
-        action = check_action(self.name, action)
-        if key is not None:
-            self.answers[key] = action
-            if len(self.answers) > MAX_CACHED:
-                self.answers.popitem(last=False)
-        return action
+        return check_action(self.name, action)
 
     def act(self, env, observation, info):
         return self.ask(env, observation, info)(time.monotonic() + self.timeout)
 
 
 class PerMilestone:
-    """A module with a function per milestone, named like it in small letters; `default` for those without one."""
+    """A module with a function per milestone, named like it in small letters; `default` for those without one. What
+    else is in the module (helpers, imports) is left alone."""
 
-    def __init__(self, name, timeout):
-        self.name, module = name, import_module(name)
-        functions = {key: value for key, value in vars(module).items() if callable(value) and not key.startswith("_")}
-        self.experts = {key: Called(f"{name}:{key}", function, timeout) for key, function in functions.items()}
-        self.timeout = timeout
+    def __init__(self, name, timeout, answers=None):
+        self.name, self.timeout, module = name, timeout, import_module(name)
+        names = [*(milestone.lower() for milestone in (*EMERALD_MILESTONES, *QUEST_MILESTONES)), "default"]
+        functions = {key: value for key in names if callable(value := getattr(module, key, None))}
+        if not functions:
+            raise BadInput(f"The module {name} has no function named like a milestone, and no 'default'.")
+        self.experts = {key: Called(f"{name}:{key}", function, timeout, answers) for key, function in functions.items()}
 
     @property
     def cost(self):
@@ -212,15 +228,16 @@ def find_callable(spec):
     return found
 
 
-def load_expert(spec, timeout=60.0):
+def load_expert(spec, timeout=60.0, answers=None):
+    """answers: an OrderedDict that several experts of the same spec may share"""
     if spec == "scripted":
         return Scripted()
     if ":" not in spec:
         raise BadInput(f"There is no expert {spec!r}: give scripted, module:callable or milestones:module.")
     kind, _, name = spec.partition(":")
     if kind == "milestones":
-        return PerMilestone(name, timeout)
-    return Called(spec, find_callable(spec), timeout)
+        return PerMilestone(name, timeout, answers)
+    return Called(spec, find_callable(spec), timeout, answers)
 
 
 class Noise:

@@ -41,7 +41,7 @@ class Agent:
         body = json.dumps({"model": self.model, "messages": messages, "max_tokens": 10}).encode()
         headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self.key}"} if self.key else {})
         with urllib.request.urlopen(
-            urllib.request.Request(f"{self.url.rstrip('/')}/chat/completions", body, headers)
+            urllib.request.Request(f"{self.url.rstrip('/')}/chat/completions", body, headers), timeout=600
         ) as reply:
             answer = json.load(reply)
         self.cost["tokens"] += answer.get("usage", {}).get("total_tokens", 0)
