@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from cleanrl_games.envs.pokemon import ACTIONS, QUEST_MILESTONES, QUEST_ROM, TIMINGS, PokemonEnv, QuestExpert
+from cleanrl_games.envs.pokemon import ACTIONS, QUEST_MILESTONES, QUEST_ROM, TIMINGS, PokemonEnv, QuestExpert, episodes
 from cleanrl_games.envs.pokemon import emerald as emerald_module
 from cleanrl_games.envs.pokemon import env as env_module
 from cleanrl_games.envs.pokemon.emerald import SYSTEM_FLAGS, EmeraldReader
@@ -243,11 +243,13 @@ def letters(text):
     return bytes(ord(letter) - ord("A") + 0xBB for letter in text) + b"\xff"
 
 
-def party_member(personality=1234567, trainer=7654321, species=277, level=5, hp=19, moves=((1, 35), (43, 30))):
+def party_member(
+    personality=1234567, trainer=7654321, species=277, level=5, hp=19, moves=((1, 35), (43, 30)), item=0, status=0
+):
     """A member as the game stores it: four parts in the order of its personality, encrypted, with a checksum"""
     moves = [*moves, *[(0, 0)] * (4 - len(moves))]
     parts = {
-        "G": struct.pack("<HHIBBH", species, 0, 135, 0, 70, 0),
+        "G": struct.pack("<HHIBBH", species, item, 135, 0, 70, 0),
         "A": struct.pack("<4H4B", *(move for move, _ in moves), *(pp for _, pp in moves)),
         "E": bytes(range(12)),
         "M": bytes(range(20, 32)),
@@ -258,7 +260,7 @@ def party_member(personality=1234567, trainer=7654321, species=277, level=5, hp=
     return (
         struct.pack("<II20xHH", personality, trainer, checksum, 0)
         + hidden
-        + struct.pack("<IBBHH10x", 0, level, 0, hp, 20)
+        + struct.pack("<IBBHH10x", status, level, 0, hp, 20)
     )
 
 
@@ -362,6 +364,10 @@ def test_emerald_title_screen_pays_nothing(emerald):
         and info["map"] == "NOT_LOADED"
         and not any(info["milestones"].values())
     )
+    assert info["player"] == {} and info["map_id"] == (-1, -1) and info["dialogue"] is False
+    assert (info["party"], info["badges"], info["bag"], info["surroundings"]) == ([], [], {}, []), (
+        "an agent may ask for them before a game has begun"
+    )
     game.write((0, 0), x=0, y=0)
     _, reward, _, _, info = env.step(1)
     assert reward == 0.0 and info["mode"] == "title", "the player is being named"
@@ -427,10 +433,11 @@ def test_emerald_new_game_has_nothing(emerald):
 def test_emerald_party_in_all_24_orders(emerald, personality):
     env, game = emerald
     game.write()
-    game.party(party_member(24 * 100 + personality, species=283, level=12, hp=7))
+    game.party(party_member(24 * 100 + personality, species=283, level=12, hp=7, item=139, status=8))
     *_, info = env.step(1)
     (member,) = info["party"]
     assert (member["species_id"], member["level"], member["hp"], member["max_hp"]) == (283, 12, 7, 20)
+    assert (member["experience"], member["status"], member["item_id"], member["item"]) == (135, 8, 139, "#139")
     assert [(move["move_id"], move["pp"]) for move in member["moves"]] == [(1, 35), (43, 30)]
     assert member["species"] == "#283" and member["moves"][0]["move"] == "#1", (
         "names are read from the cartridge, which is not here"
@@ -443,15 +450,30 @@ def test_emerald_damaged_member_is_left_out(emerald):
     damaged = bytearray(party_member())
     damaged[40] ^= 1
     game.party(party_member(), bytes(damaged), bytes(100))
-    assert len(env.step(1)[4]["party"]) == 1
+    (member,) = env.step(1)[4]["party"]
+    assert member["item"] == "" and member["item_id"] == 0
 
 
 def test_emerald_names_come_from_the_cartridge(emerald):
-    env, _ = emerald
+    """Species, moves and items, each from a table of its own: addresses and sizes of entries are the cartridge's"""
+    env, game = emerald
+    game.title_screen()
+    game.write()
     rom = bytearray(emerald_module.EMERALD_SIZE)
-    start = 0x3185C8 + 11 * 277
-    rom[start : start + 8] = letters("TREECKO")
-    assert EmeraldReader(env.emulator, bytes(rom))._name(emerald_module.SPECIES_NAMES, 277) == "TREECKO"
+    for start, text in (
+        (0x3185C8 + 11 * 277, "TREECKO"),
+        (0x31977C + 13 * 1, "POUND"),
+        (0x5839A0 + 44 * 13, "POTION"),
+    ):
+        rom[start : start + len(text) + 1] = letters(text)
+    game.party(party_member(item=13))
+    game.bag(0x560, (13, 5))
+    env.reader.rom = bytes(rom)
+    *_, info = env.step(1)
+    (member,) = info["party"]
+    assert (member["species"], member["item"]) == ("TREECKO", "POTION")
+    assert [move["move"] for move in member["moves"]] == ["POUND", "#43"], "a name that is not there is its number"
+    assert info["bag"] == {"items": [{"item_id": 13, "item": "POTION", "count": 5}]}
 
 
 def test_emerald_badges_bag_dialogue_and_battle(emerald):
@@ -460,12 +482,24 @@ def test_emerald_badges_bag_dialogue_and_battle(emerald):
     game.write((11, 3), SYSTEM_FLAGS + 7)
     game.bag(0x560, (13, 5), (14, 1))
     game.bag(0x650, (4, 20))
+    game.bag(0x5D8, (259, 1))
+    game.bag(0x690, (327, 1))
+    game.bag(0x790, (139, 3))
     *_, info = env.step(1)
     assert info["badges"] == ["STONE"] and info["map"] == "RUSTBORO_CITY_GYM"
     counts = {
         pocket: [(entry["item_id"], entry["count"]) for entry in entries] for pocket, entries in info["bag"].items()
     }
-    assert counts == {"items": [(13, 5), (14, 1)], "balls": [(4, 20)]}
+    assert counts == {
+        "items": [(13, 5), (14, 1)],
+        "key_items": [(259, 1)],
+        "balls": [(4, 20)],
+        "machines": [(327, 1)],
+        "berries": [(139, 3)],
+    }
+    for bit in range(1, 8):
+        game.write((11, 3), SYSTEM_FLAGS + 7 + bit)
+    assert env.step(1)[4]["badges"] == "STONE KNUCKLE DYNAMO HEAT BALANCE FEATHER MIND RAIN".split()
     env.emulator.write(0x03000F2C, b"\x01")
     *_, info = env.step(1)
     assert info["mode"] == "dialogue" and info["dialogue"]
@@ -502,6 +536,8 @@ def test_start_states_of_a_folder(emerald, tmp_path):
     )
     _, info = made.reset(options={"start": "02_OLDALE_TOWN"})
     assert info["map"] == "OLDALE_TOWN" and info["start"] == "02_OLDALE_TOWN" and info["milestones_reached"] == 4
+    assert episodes.describe(made)["start"] == "02_OLDALE_TOWN", "a recording says where it begins"
+    assert made.reset(options={"state": made.save_state()})[1]["start"] == "", "none of the folder's"
     assert {made.reset(seed=seed)[1]["map"] for seed in range(8)} == {"OLDALE_TOWN", "ROUTE_101"}
     with pytest.raises(ValueError, match="no start state 'x'"):
         made.reset(options={"start": "x"})

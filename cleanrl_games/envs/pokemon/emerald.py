@@ -69,6 +69,7 @@ EMERALD_RULES = (
     EmeraldRule("RUSTBORO_GYM_ENTERED", maps=((11, 3),)),
     EmeraldRule("ROXANNE_DEFEATED", SYSTEM_FLAGS + 7),
 )
+EMERALD_MILESTONES = tuple(rule.name for rule in EMERALD_RULES)
 
 
 def decode_text(data):
@@ -114,7 +115,7 @@ def decode_member(data):
 
 
 class EmeraldReader:
-    game, milestones = "emerald", tuple(rule.name for rule in EMERALD_RULES)
+    game, milestones = "emerald", EMERALD_MILESTONES
 
     def __init__(self, emulator, rom=b""):
         self.emulator, self.rom = emulator, rom
@@ -181,6 +182,7 @@ class EmeraldReader:
             if member is None:
                 continue
             member["species"] = self._name(SPECIES_NAMES, member["species_id"])
+            member["item"] = self._name(ITEM_NAMES, member["item_id"]) if member["item_id"] else ""
             for move in member["moves"]:
                 move["move"] = self._name(MOVE_NAMES, move["move_id"])
             members.append(member)
@@ -220,7 +222,8 @@ class EmeraldReader:
     def info(self):
         blocks = self._blocks()
         if blocks is None:
-            return {"player": {}, "map": "NOT_LOADED", "map_id": (-1, -1), "mode": "title"}
+            nothing = {"party": [], "badges": [], "bag": {}, "surroundings": [], "dialogue": False}
+            return {"player": {}, "map": "NOT_LOADED", "map_id": (-1, -1), "mode": "title", **nothing}
         block, second = blocks
         x, y, here = self._location(block)
         key, flags = self._word(second + KEY_AT), self.emulator.read(block + FLAGS_AT, FLAGS_SIZE)
