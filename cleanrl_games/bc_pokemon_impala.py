@@ -37,8 +37,9 @@ import torch.multiprocessing as mp
 import torch.nn as nn
 import torch.nn.functional as F
 
-from cleanrl_games.envs.pokemon import ACTIONS, QUEST_SEEDS, TIMINGS, PokemonEnv, contract_hash
+from cleanrl_games.envs.pokemon import ACTIONS, QUEST_SEEDS, PokemonEnv, contract_hash
 from cleanrl_games.envs.pokemon.cache import Frames, open_undamaged, progress_bar, resize
+from cleanrl_games.envs.pokemon.env import parse_timing
 from cleanrl_games.envs.pokemon.episodes import EpisodeError, episodes_hash, load_episodes
 from cleanrl_games.envs.pokemon.experts import ExpertError, Noise, ask_all, load_expert
 from cleanrl_games.envs.pokemon.picture import save_gif
@@ -538,18 +539,6 @@ class Result:
     expert_cost: dict  # sums since the actor began
 
 
-def parse_timing(text):
-    """'fast' or '10/8' → what PokemonEnv takes"""
-    if not text or text in TIMINGS:
-        return text or None
-    held, slash, released = text.partition("/")
-    if not (slash and held.isdigit() and released.isdigit() and int(held) and int(released)):
-        raise BadInput(
-            f"--timing should be one of {', '.join(TIMINGS)}, or frames held/released like 10/8, found {text!r}."
-        )
-    return int(held), int(released)
-
-
 def make_env(args):
     try:
         return PokemonEnv(
@@ -600,8 +589,11 @@ def is_model(spec):
     return Path(spec).suffix == ".zip" or Path(spec).is_dir()
 
 
-def make_expert(args):
-    return ModelExpert(args.expert) if is_model(args.expert) else load_expert(args.expert, args.expert_timeout)
+def make_expert(args, answers=None):
+    """answers: kept answers of a callable, which experts of one actor share"""
+    if is_model(args.expert):
+        return ModelExpert(args.expert)
+    return load_expert(args.expert, args.expert_timeout, answers)
 
 
 class Game:
@@ -626,7 +618,8 @@ class Actor:
         self.args, self.agent = args, make_agent(vars(args)).eval()
         self.temperature = args.q_temperature if args.algo == "dqn_bc" else 1.0
         self.envs = [make_env(args) for _ in range(args.num_emulators)]
-        self.experts = [make_expert(args) for _ in self.envs]
+        answers = collections.OrderedDict()
+        self.experts = [make_expert(args, answers) for _ in self.envs]
 
     def begin(self, seat, job, number):
         """The number-th episode of the job; its noise has dice of its own, so that it does not matter which emulator
@@ -1129,21 +1122,26 @@ def timing_of(episodes):
 
 def differences(env, episodes):
     """→ sentences about what the data was recorded with and the environment is not"""
-    meta = next((episode.meta for episode in episodes if episode.is_described), None)
-    if meta is None:
-        return []
-    pairs = {
-        "ROM": (meta["rom_sha1"], env.emulator.rom_sha1),
-        "emulator backend": (meta["backend"], env.emulator.backend),
-        "timing": (f"{meta['hold']}/{meta['release']}", f"{env.hold}/{env.release}"),
-        "start state": (meta.get("start_state", ""), env.start_hash()),
-        "compass": (meta.get("compass", env.compass), env.compass),
+    present = {
+        "ROM": env.emulator.rom_sha1,
+        "emulator backend": env.emulator.backend,
+        "timing": f"{env.hold}/{env.release}",
+        "start state": env.start_hash(),
+        "compass": env.compass,
     }
+    recorded = {name: collections.Counter() for name in present}
+    for meta in (episode.meta for episode in episodes if episode.is_described):
+        recorded["ROM"][meta["rom_sha1"]] += 1
+        recorded["emulator backend"][meta["backend"]] += 1
+        recorded["timing"][f"{meta['hold']}/{meta['release']}"] += 1
+        recorded["start state"][meta.get("start_state", "")] += 1
+        recorded["compass"][meta.get("compass", env.compass)] += 1
     return [
-        f"The episodes were recorded with the {name} {there or 'none'}, this run plays with {here or 'none'}: what is "
-        f"learnt may not fit."
-        for name, (there, here) in pairs.items()
-        if there != here
+        f"{count} of {len(episodes)} episodes were recorded with the {name} {there or 'none'}, this run plays with "
+        f"{present[name] or 'none'}: what is learnt may not fit."
+        for name, counts in recorded.items()
+        for there, count in counts.items()
+        if there != present[name]
     ]
 
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from cleanrl_games import bc_pokemon_impala as script
-from cleanrl_games.envs.pokemon import PokemonEnv, QuestExpert, cache
+from cleanrl_games.envs.pokemon import QUEST_ROM, PokemonEnv, QuestExpert, cache
 from cleanrl_games.envs.pokemon.episodes import load_episodes
 from cleanrl_games.runtime.checkpoints import load_checkpoint
 from cleanrl_games.runtime.errors import BadInput, RunFailed
@@ -553,7 +553,14 @@ def test_differences_between_data_and_game_are_said():
     )
     env = script.make_env(script.Args())
     assert script.differences(env, episodes) == [] and script.differences(env, []) == []
+    # one file among many is noticed, too; ROM, emulator and start state as well
+    others = {"rom_sha1": "f" * 40, "backend": "libmgba", "start_state": "0123456789abcdef", "compass": "bearing"}
+    episodes[-1].meta.update(others)
+    sentences = script.differences(env, episodes)
     env.close()
+    assert len(sentences) == 4 and all(sentence.startswith(f"1 of {len(episodes)} ") for sentence in sentences)
+    for value, name in zip(others.values(), ("ROM", "emulator backend", "start state", "compass")):
+        assert any(f"recorded with the {name} {value}, this run plays" in sentence for sentence in sentences), name
 
 
 def test_starts_of_the_quest_are_split():
@@ -717,6 +724,32 @@ def test_resume_notices_other_episodes(tmp_path):
     )
 
 
+@pytest.mark.filterwarnings("ignore:.*no milestones and no reward")
+def test_a_cartridge_of_ones_own_from_start_states(tmp_path):
+    """As in the page: a ROM that nobody knows, a folder of save states, a function per milestone as expert"""
+    rom = bytearray(QUEST_ROM.read_bytes())
+    rom[0xA0:0xAC] = b"SOMETHINGELS"
+    (tmp_path / "own.gba").write_bytes(rom)
+    (tmp_path / "my_splits.py").write_text("def default(observation, info):\n    return 2\n")
+    (tmp_path / "states").mkdir()
+    env = PokemonEnv(tmp_path / "own.gba")
+    env.reset(seed=0)
+    for name in ("01_TITLE", "02_LATER"):
+        (tmp_path / "states" / f"{name}.state").write_bytes(env.save_state())
+        env.step(2)
+    env.close()
+    flags = ["--rom-path", tmp_path / "own.gba", "--start-states", tmp_path / "states", "--num-workers", 0]
+    flags += ["--expert", "milestones:my_splits", "--dagger-rounds", 1, "--dagger-episodes", 4, "--eval-frequency", 0]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    finish(start(tmp_path / "run", *flags, "--total-training-steps", 2, "--log-frequency", 1, env=environment))
+    rows = metrics_of(tmp_path / "run")
+    names = {name for row in rows for name in row}
+    assert {
+        f"splits/{kind}_{name}_next" for kind in ("sampled", "argmax") for name in ("01_TITLE", "02_LATER")
+    } <= names
+    assert max(row.get("expert/requests", 0) for row in rows) == 4 * SMALL["max_steps"]
+
+
 @pytest.mark.parametrize(
     "flags, sentence",
     [
@@ -725,9 +758,11 @@ def test_resume_notices_other_episodes(tmp_path):
         (["--timing", "quick"], "--timing should be one of fast, normal, slow"),
         (["--recurrent", "4", "--algo", "dqn_bc"], "--recurrent is for --algo bc"),
         (["--start-states", "nowhere"], "A start state is for a cartridge of your own"),
+        (["--expert", "cleanrl_games.envs.pokemon.language_model:Agent", "--dagger-rounds", "1"], "Set LLM_URL to"),
         (["--held-out-worlds", "256"], "--held-out-worlds should leave worlds on both sides"),
     ],
 )
-def test_wrong_settings_are_sentences(tmp_path, flags, sentence):
+def test_wrong_settings_are_sentences(tmp_path, monkeypatch, flags, sentence):
+    monkeypatch.delenv("LLM_URL", raising=False)
     output = finish(start(tmp_path / "run", *flags), code=2)
     assert sentence in output and "Traceback" not in output and not (tmp_path / "run").exists()

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from cleanrl_games import bc_pokemon_impala as script
-from cleanrl_games.envs.pokemon import ACTIONS, PokemonEnv, QuestExpert
+from cleanrl_games.envs.pokemon import ACTIONS, QUEST_ROM, PokemonEnv, QuestExpert
 from cleanrl_games.envs.pokemon import episodes as room
 from cleanrl_games.envs.pokemon.experts import Called, ExpertError, Noise, load_expert
 from cleanrl_games.runtime.errors import BadInput
@@ -123,6 +123,49 @@ def test_replay_notices_one_pixel_and_one_button(folder, capsys):
     with pytest.raises(SystemExit) as ended:
         tool.main(["--replay", "out"])
     assert ended.value.code == 1 and "0 of 1 episodes came back" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore:.*no milestones and no reward")
+def test_replay_of_a_cartridge_of_ones_own(folder):
+    """An episode says which save state it began at, a person's too, and how long buttons were held"""
+    rom = bytearray(QUEST_ROM.read_bytes())
+    rom[0xA0:0xAC] = b"SOMETHINGELS"
+    (folder / "own.gba").write_bytes(rom)
+    (folder / "states").mkdir()
+    (folder / "out").mkdir()
+    env = PokemonEnv(folder / "own.gba", timing=(7, 4), max_steps=3)
+    env.reset(seed=0)
+    for name in ("01_TITLE", "02_LATER"):
+        (folder / "states" / f"{name}.state").write_bytes(env.save_state())
+        env.step(ACTIONS.index("START"))
+    env.close()
+    args = tool.Args(rom_path="own.gba", start_states="states", timing="7/4", expert="human", max_steps=3)
+    made = tool.make_env(args)
+    assert (made.hold, made.release) == (7, 4)
+    recording = room.Recording([made.reset(options={"start": "02_LATER"})[0]])
+    for action in (0, 4, 5):
+        recording.add(action, action, made.step(action))
+    path = folder / "out/episode_0001.npz"
+    room.write_episode(path, recording, room.describe(made, expert="human", noise=0.0))
+    made.close()
+    again = tool.Args(rom_path="own.gba", start_states="states")
+    assert tool.replay(again, path) is None
+    assert "it starts from the save state '02_LATER'" in tool.replay(tool.Args(rom_path="own.gba"), path)
+    with pytest.raises(BadInput, match="--timing should be one of fast, normal, slow, or frames"):
+        tool.make_env(tool.Args(timing="7"))
+
+
+def test_a_file_of_the_guide_cannot_be_replayed_or_exported(folder):
+    env = PokemonEnv(max_steps=2)
+    recording = room.Recording([env.reset(options={"quest_seed": 5})[0]])
+    recording.add(5, 5, env.step(5))
+    arrays = room.to_arrays(recording, {})
+    env.close()
+    names = ("observations", "actions", "rewards", "episode_return", "episode_length")
+    np.savez(folder / "episode_0001.npz", dones=arrays["truncated"], **{name: arrays[name] for name in names})
+    assert "does not say with which ROM" in tool.replay(tool.Args(), folder / "episode_0001.npz")
+    with pytest.raises(BadInput, match="does not say which ROM and emulator it is from, so Minari"):
+        tool.main(["--output-dir", str(folder), "--to-minari", "gba/guide-v0"])
 
 
 def test_a_callable_of_ones_own(folder):

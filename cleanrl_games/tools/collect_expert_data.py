@@ -27,6 +27,7 @@ import numpy as np
 
 from cleanrl_games.envs.pokemon import ACTIONS, QUEST_SEEDS, PokemonEnv
 from cleanrl_games.envs.pokemon.cache import progress_bar
+from cleanrl_games.envs.pokemon.env import parse_timing
 from cleanrl_games.envs.pokemon.episodes import (
     EpisodeError,
     Recording,
@@ -75,8 +76,8 @@ class Args:
     """a .gba file of your own; empty = the quest that comes along"""
     start_state: str = ""
     """a save state where episodes of a ROM of your own start"""
-    timing: Literal["", "fast", "normal", "slow"] = ""
-    """how long a button is held; empty = fast for the quest, normal for others"""
+    timing: str = ""
+    """fast, normal, slow, or frames held/released like 10/8; empty = fast for the quest, normal for others"""
     backend: Literal["auto", "libretro", "libmgba"] = "auto"
     """the emulator's door; recorded with the data"""
     expert_timeout: Positive = 60.0
@@ -103,12 +104,12 @@ class Args:
     """import this Minari dataset into output_dir"""
 
 
-def make_env(args):
+def make_env(args, max_steps=None):
     try:
         return PokemonEnv(
             args.rom_path or None,
-            args.timing or None,
-            args.max_steps,
+            parse_timing(args.timing),
+            args.max_steps if max_steps is None else max_steps,
             start_state=args.start_state or None,
             start_states=args.start_states or None,
             backend=args.backend,
@@ -316,14 +317,16 @@ def replay(args, path):
     """Plays a file's buttons again → None if every frame and reward came back, else a sentence about the first that did
     not"""
     episode = read_episode(path)
-    env = PokemonEnv(
-        args.rom_path or None,
-        (episode.meta["hold"], episode.meta["release"]),
+    if not episode.is_described:
+        return f"{path}: it does not say with which ROM, emulator and timing it was recorded."
+    env = make_env(
+        dataclasses.replace(
+            args,
+            timing=f"{episode.meta['hold']}/{episode.meta['release']}",
+            backend=episode.meta["backend"],
+            compass=episode.meta.get("compass", "none"),
+        ),
         max_steps=0,
-        start_state=args.start_state or None,
-        start_states=args.start_states or None,
-        backend=episode.meta["backend"],
-        compass=episode.meta.get("compass", "none"),
     )
     try:
         if env.emulator.rom_sha1 != episode.meta["rom_sha1"]:
@@ -332,9 +335,10 @@ def replay(args, path):
                 f"{env.emulator.rom_sha1}."
             )
         is_quest = episode.world is not None
-        observation, _ = env.reset(
-            options={"quest_seed": episode.world} if is_quest else {"start": episode.meta.get("start", "")}
-        )
+        name = episode.meta.get("start", "")
+        if not is_quest and name not in env.starts:
+            return f"{path}: it starts from the save state {name!r}: give it with --start-state or --start-states."
+        observation, _ = env.reset(options={"quest_seed": episode.world} if is_quest else {"start": name})
         step = 0
         for frames in read_frames(path):
             for frame in frames:

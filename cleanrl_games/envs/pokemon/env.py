@@ -9,6 +9,8 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 
+from cleanrl_games.runtime.errors import BadInput
+
 from .emerald import EMERALD_SHA1, EMERALD_SIZE, EmeraldReader
 from .emulator import HEIGHT, KEYS, WIDTH, Emulator, read_rom
 from .ram import COMPASS_AT, COMPASSES, EWRAM, QUEST_MAGIC, QuestReader, UnknownReader
@@ -47,6 +49,18 @@ def identify(rom, sha1, path):
         stacklevel=3,
     )
     return UnknownReader
+
+
+def parse_timing(text):
+    """'fast' or '10/8' → what PokemonEnv takes, None for the default"""
+    if not text or text in TIMINGS:
+        return text or None
+    held, slash, released = text.partition("/")
+    if not (slash and held.isdigit() and released.isdigit() and int(held) and int(released)):
+        raise BadInput(
+            f"--timing should be one of {', '.join(TIMINGS)}, or frames held/released like 10/8, found {text!r}."
+        )
+    return int(held), int(released)
 
 
 class PokemonEnv(gym.Env):
@@ -166,6 +180,7 @@ class PokemonEnv(gym.Env):
             raise ValueError(f"reset knows the options quest_seed, start and state, found {sorted(unknown)}.")
         if "state" in options:
             self.emulator.load(options["state"])
+            self.start = ""
         elif isinstance(self.reader, QuestReader):
             quest_seed = int(options.get("quest_seed", self.np_random.choice(self.quest_seeds)))
             if not 0 <= quest_seed < QUEST_SEEDS:

@@ -111,11 +111,12 @@ class Episode:
 
 
 def describe(env, **more):
-    """→ the `meta_json` of an environment's episodes"""
+    """→ the `meta_json` of the environment's present episode"""
+    start = {} if env.reader.game == "quest" else {"start": env.start}
     return {
         "schema": SCHEMA, "game": env.reader.game, "backend": env.emulator.backend, "rom_sha1": env.emulator.rom_sha1,
         "hold": env.hold, "release": env.release, "max_steps": env.max_steps, "start_state": env.start_hash(),
-        "compass": env.compass, "action_names": list(ACTIONS), **more,
+        "compass": env.compass, "action_names": list(ACTIONS), **start, **more,
     }  # fmt: skip
 
 

@@ -24,6 +24,10 @@ def export_episodes(paths, dataset_id):
     dataset = None
     for number, path in enumerate(paths):
         episode = read_episode(path)
+        if not episode.is_described:
+            raise EpisodeError(
+                f"{path}: it does not say which ROM and emulator it is from, so Minari could not either."
+            )
         frames = np.concatenate(list(read_frames(path)))
         if len(frames) == len(episode):
             raise EpisodeError(
