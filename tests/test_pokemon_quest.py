@@ -2,6 +2,7 @@
 locked."""
 
 import hashlib
+import json
 import re
 import shutil
 import subprocess
@@ -387,6 +388,19 @@ def test_baselines_finish_nothing(env):
     for name in ("random", "masher", "follower"):
         finished, milestones, *_ = baselines.play(env, baselines.PLAYERS[name](0), 200)
         assert not finished and milestones <= 4, name
+
+
+def test_baselines_are_a_table_and_a_line_for_machines(capsys):
+    baselines.main(["--worlds", "1", "--max-steps", "30", "--players", "masher", "expert"])
+    *table, last = capsys.readouterr().out.splitlines()
+    figures = json.loads(last)
+    assert set(figures) == {f"{what}/{who}" for what in ("success", "milestones") for who in ("masher", "expert")}
+    assert figures["success/expert"] == 0.0 and figures["milestones/expert"] >= 1.0, (
+        "thirty steps lead out of the house"
+    )
+    assert "0 of 1" in table[1] and table[2].split()[-3] == f"{figures['milestones/expert']:.2f}"
+    with pytest.raises(SystemExit):
+        baselines.main(["--worlds", "0"])
 
 
 def test_regions_have_colours_of_their_own(env):

@@ -9,9 +9,12 @@
 | follower | reads the needle on the screen, if there is one, and presses A at whatever stops it and in every battle |
 | walker   | walks as the expert does, who reads RAM, and presses A in every battle |
 | expert   | the scripted expert |
+
+The last line is one JSON object: the share of worlds that each finished, and its milestones on average.
 """
 
 import argparse
+import json
 
 import numpy as np
 
@@ -101,7 +104,7 @@ def play(env, player, world, pictures=None):
     return terminated, info["milestones_reached"], info["steps"], info["losses"]
 
 
-def main():
+def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--worlds", type=int, default=64, help="how many worlds: the last ones, which training leaves out"
@@ -109,10 +112,11 @@ def main():
     parser.add_argument("--max-steps", type=int, default=600)
     parser.add_argument("--compass", choices=COMPASSES, default="none")
     parser.add_argument("--players", nargs="+", choices=tuple(PLAYERS), default=tuple(PLAYERS))
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     if not 1 <= args.worlds <= QUEST_SEEDS:
         parser.error(f"--worlds should be from 1 to {QUEST_SEEDS}, found {args.worlds}.")
     env = PokemonEnv(max_steps=args.max_steps, compass=args.compass)
+    figures = {}
     print(f"{'player':<10}{'finished':>12}{'milestones':>12}{'steps':>8}{'losses':>8}")
     for name in args.players:
         rows = [play(env, PLAYERS[name](world), world) for world in range(QUEST_SEEDS - args.worlds, QUEST_SEEDS)]
@@ -122,7 +126,9 @@ def main():
             f"{args.worlds:<3}{milestones.mean():>12.2f}{steps.mean():>8.1f}{losses.mean():>8.2f}",
             flush=True,
         )
+        figures |= {f"success/{name}": finished.mean(), f"milestones/{name}": milestones.mean()}
     env.close()
+    print(json.dumps(figures))
 
 
 if __name__ == "__main__":
