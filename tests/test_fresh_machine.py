@@ -1,6 +1,6 @@
-"""The README's two commands, as they stand there, on a machine that has nothing yet: what is committed, cloned into an
-empty folder, with an empty home and empty caches. Only how this machine reaches its package index (PIP_*, proxies) is
-taken along."""
+"""The README's commands on a machine that has nothing yet: what is committed, cloned into an empty folder, with an
+empty home and empty caches. Only how this machine reaches its package index (PIP_*, proxies) is taken along. The two
+commands of its top run as they stand there; those that train for a while are cut to a minute or two."""
 
 import contextlib
 import os
@@ -16,7 +16,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from cleanrl_games.tools.benchmark import TABLE, shorten, unsound
+
 ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+ROWS = re.findall(r"^\| \[`\w+\.py`\].*\| `(python cleanrl_games/[^`]*)` \|$", README, re.M)
 pytestmark = pytest.mark.slow
 TAKEN_ALONG = re.compile(
     r"PIP_(?!CACHE)|(HTTPS?|NO|ALL)_PROXY$|SSL_CERT|npm_config_(?!cache)|NODE_EXTRA_CA|REQUESTS_CA|LANG$|LC_", re.I
@@ -72,7 +76,7 @@ def test_train(machine):
             said.append(line)
             assert time.time() < deadline, "".join(said)
             # a line is printed per update
-            if any('"win_rate/' in path.read_text() for path in clone.glob("runs/*/metrics.jsonl")):
+            if any('"win_rate/' in path.read_text() for path in clone.glob("runs/*__rnad*/metrics.jsonl")):
                 break
         else:
             pytest.fail("it ended before there was a win rate:\n" + "".join(said))
@@ -83,7 +87,7 @@ def test_train(machine):
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
     assert "Stopping after this update" in "".join(said)
-    (folder,) = [path for path in (clone / "runs").iterdir() if path.is_dir() and path.name != "pretrained"]
+    (folder,) = [path for path in (clone / "runs").glob("*__rnad_vgc_portfolio__*") if path.is_dir()]
     assert {"checkpoint.pt", "model.zip", "metrics.jsonl", "config.yaml", "script.py"} <= {
         path.name for path in folder.iterdir()
     }
@@ -105,3 +109,56 @@ def test_test(machine):
     )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     assert re.search(r"\d{3,} passed", done.stdout) and "failed" not in done.stdout.splitlines()[-1]
+
+
+def run(machine, command, minutes):
+    """A line of the README in the clone, with its environment active → what it said. It must end by itself, well."""
+    clone, environment = machine
+    if not (clone / ".venv/bin/python").exists():
+        install = next(line for line in README.splitlines() if line.endswith("-r requirements.txt"))
+        subprocess.run(["bash", "-c", install], cwd=clone, env=environment, check=True, timeout=3600)
+    done = subprocess.run(
+        ["bash", "-c", f"source .venv/bin/activate && {command}"],
+        cwd=clone,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60 * minutes,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout[-4000:]}{done.stderr[-2000:]}"
+    return done.stdout
+
+
+@pytest.mark.parametrize("command", ROWS, ids=lambda command: Path(command.split()[1]).stem)
+def test_every_row_of_the_table(machine, command):
+    """Cut to two minutes of training; its model plays."""
+    (minutes,) = re.findall(r"--max-minutes ([\d.]+)", command)
+    folder = f"runs/row_{Path(command.split()[1]).stem}"
+    run(machine, f"{shorten(command, 2 / float(minutes))} --run-dir {folder}", 30)
+    assert unsound(machine[0] / folder) == ""
+    said = run(machine, f"python cleanrl_games/tools/evaluate.py {folder} --episodes 4", 20)
+    assert "95 % interval" in said
+
+
+def test_every_script_has_a_row():
+    assert sorted(Path(command.split()[1]).name for command in ROWS) == sorted(TABLE["smoke"])
+
+
+def test_the_first_fifteen_minutes(machine):
+    """The section's commands one after the other, training cut to a minute. Pages are written to files, not opened."""
+    section = README.partition("## Your first fifteen minutes")[2].partition("\n## ")[0]
+    blocks = re.findall(r"^```bash\n(.*?)^```", section, re.M | re.S)
+    lines = [line for block in blocks[1:] for line in block.splitlines()]
+    assert len(lines) > 8 and all(line.startswith(("python ", "cp ")) for line in lines)
+    for line in lines:
+        if "tools/watch.py" in line:
+            line = line.replace(" --play", "") + " --save game.html"
+        if "--max-minutes" in line:
+            line = re.sub(r"--max-minutes \d+", "--max-minutes 2" if "--resume" in line else "--max-minutes 1", line)
+        if "--against" in line or "tools/arena.py" in line:
+            line = line.replace("--episodes 200", "--episodes 8")
+        said = run(machine, line, 20)
+        if "--resume" in line:
+            assert "run folder: runs/first" in said
+    assert (machine[0] / "game.html").stat().st_size > 10_000
+    assert (machine[0] / "runs/mine/model.zip").exists()

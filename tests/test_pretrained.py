@@ -4,6 +4,7 @@ about.yaml."""
 
 import importlib
 import json
+import re
 import shlex
 import shutil
 import subprocess
@@ -89,6 +90,45 @@ def test_which_scripts_have_a_model():
     assert ignored.returncode == 1
     if PRETRAINED:
         assert (publish.PRETRAINED / "README.md").read_text() == publish.index_page(publish.PRETRAINED)
+
+
+def readme_row(script, text):
+    """(what is measured, command) of the script's row in the README's table"""
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith(f"| [`{script}`]")]
+    assert len(rows) == 1, f"the README has {len(rows)} rows of {script}"
+    return rows[0][3], rows[0][4].strip(" |").strip("`")
+
+
+def wrong_figures(about, measured, command):
+    """What the README says of a run against what the run says of itself → sentences"""
+    wrong = [] if command == about["command"] else [f"its command is {about['command']}, the README says {command}"]
+    figures = re.findall(r"(eval/\w+) ([\d.]*\d)", measured)
+    minutes = re.findall(r"(\d+) minutes", measured)
+    wrong += [] if figures else ["the README names no figure of it (like: eval/nh .97)"]
+    wrong += [] if minutes == [f"{about['minutes']:.0f}"] else [f"it took {about['minutes']:.0f} minutes"]
+    for name, said in figures:
+        digits = len(said.partition(".")[2])
+        value = about["results"].get(name)
+        if value is None or abs(value - float(said)) > 0.5001 * 10**-digits:
+            wrong.append(f"its {name} is {value}, the README says {said}")
+    return wrong
+
+
+@pytest.mark.parametrize("folder", PRETRAINED, ids=lambda folder: folder.name)
+def test_the_readme_says_what_the_run_says(folder):
+    about = yaml.safe_load((folder / "about.yaml").read_text())
+    if folder.name == Path(about["script"]).stem:  # others are further models of a script
+        assert not wrong_figures(about, *readme_row(about["script"], (ROOT / "README.md").read_text()))
+
+
+def test_a_readme_that_says_something_else_is_noticed():
+    about = {"command": "python a.py --x 1", "minutes": 20.4, "results": {"eval/nh": 0.9664, "eval/seer": 1.0}}
+    text = "| [`a.py`](docs/a.md) | game | how | eval/nh {} and eval/seer 1.0 in {} minutes | `python a.py --x {}` |"
+    assert wrong_figures(about, *readme_row("a.py", text.format(".966", 20, 1))) == []
+    assert wrong_figures(about, *readme_row("a.py", text.format(".97", 20, 1))) == []
+    for row in ((".98", 20, 1), (".966", 30, 1), (".966", 20, 2)):
+        assert len(wrong_figures(about, *readme_row("a.py", text.format(*row)))) == 1
+    assert len(wrong_figures(about, "not measured yet", about["command"])) == 2
 
 
 # ------------------------------------------------------------------------------------------------- how they are made

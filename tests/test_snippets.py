@@ -90,7 +90,7 @@ def desk(tmp_path_factory):
     shutil.copy(team, folder / "my_teams/mine.txt")
     shutil.copy(sorted((ROOT / "tests/data").rglob("*.log"))[0], folder / "battle.log")
     scripts = yaml.safe_load((ROOT / "cleanrl_games/tools/benchmark.yaml").read_text())["smoke"]
-    for name in ("run", "RUN", *(f"game__{Path(script).stem}__1__1" for script in scripts)):
+    for name in ("run", "RUN", "first", *(f"game__{Path(script).stem}__1__1" for script in scripts)):
         (folder / "runs" / name).mkdir(parents=True)
         (folder / "runs" / name / "config.yaml").write_text("{}\n")
         (folder / "runs" / name / "checkpoint.pt").write_text("")
