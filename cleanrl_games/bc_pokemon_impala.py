@@ -362,10 +362,14 @@ class Priorities:
     def __init__(self):
         self.values = np.zeros(0)
 
-    def grow(self, size):
-        """New transitions are as urgent as the most urgent one."""
+    def grow(self, size, errors=None):
+        """New transitions are as urgent as the most urgent one, or as their errors (N,) say where those are known."""
         highest = self.values.max(initial=0.0) or 1.0
-        self.values = np.concatenate([self.values, np.full(size - len(self.values), highest)])
+        added = np.full(size - len(self.values), highest) if errors is None else self.urgency(errors)
+        self.values = np.concatenate([self.values, added])
+
+    def urgency(self, errors):
+        return (np.abs(errors) + self.LEAST) ** self.ALPHA
 
     def keep(self, kept):
         """Forgets all transitions but these; kept (N,) bool"""
@@ -379,7 +383,7 @@ class Priorities:
         return indices, (weights / weights.max()).astype(np.float32)
 
     def update(self, indices, errors):
-        self.values[indices] = (np.abs(errors) + self.LEAST) ** self.ALPHA
+        self.values[indices] = self.urgency(errors)
 
 
 # -------------------------------------------------------------------------------------------------------------- storage
@@ -537,6 +541,7 @@ class Result:
     value: float  # the largest output, on average: a Q-value in dqn_bc
     entropy: float
     expert_cost: dict  # sums since the actor began
+    errors: np.ndarray | None = None  # (steps,) of DAgger: 1 - the student's probability of the label
 
 
 def make_env(args):
@@ -606,6 +611,7 @@ class Game:
         self.at_start = self.info["milestones_reached"]
         expert.reset()
         self.memory, self.rows, self.small, self.pictures = Memory(agent), [], [], []
+        self.errors = []  # of the student, where the expert was asked
 
 
 class Actor:
@@ -658,6 +664,7 @@ class Actor:
                     self.agent, memories, self.temperature, generator, job.kind == "argmax"
                 )
                 inference_time += time.perf_counter() - clock
+                probs = (outputs / self.temperature).softmax(-1).numpy()
                 value += float(outputs.max(-1).values.sum())
                 entropy += float(torch.distributions.Categorical(logits=outputs / self.temperature).entropy().sum())
             labels = [-1] * len(games)
@@ -665,7 +672,7 @@ class Actor:
                 experts, envs = [game.expert for game in games], [game.env for game in games]
                 observations, infos = [game.observation for game in games], [game.info for game in games]
                 labels = ask_all(experts, envs, observations, infos, self.args.expert_timeout)
-            for seat, game, action, label in zip(list(seats), games, actions, labels):
+            for row, (seat, game, action, label) in enumerate(zip(list(seats), games, actions, labels)):
                 if isinstance(label, ExpertError):
                     print(f"{label} The episode is dropped.", flush=True)
                     self.replace(seats, seat, job, waiting)
@@ -677,6 +684,8 @@ class Actor:
                 game.rows.append(
                     {"actions": label, "executed_actions": executed, "rewards": reward, "terminated": terminated}
                 )
+                if job.kind == "dagger":
+                    game.errors.append(1.0 - probs[row, label])
                 steps += 1
                 if terminated or truncated:
                     self.finish(game, job)
@@ -696,6 +705,7 @@ class Actor:
             value=value / max(steps, 1),
             entropy=entropy / max(steps, 1),
             expert_cost=dict(costs),
+            errors=np.array([error for game in played for error in game.errors], np.float32),
         )
 
     def replace(self, seats, seat, job, waiting):
@@ -1254,7 +1264,9 @@ class ActorJobs:
         if job.segment:
             metrics["charts/transitions_added"] = self.data.add_segment(job.segment)
             self.state["expert_episodes"] += len(job.starts) if job.kind == "expert" else 0
-            self.priorities.grow(len(self.data))
+            # bc draws by the very error that the actor has measured; a TD error is not known yet
+            is_known = job.kind == "dagger" and self.args.algo == "bc"
+            self.priorities.grow(len(self.data), result.errors if is_known else None)
             kept = self.data.drop_oldest(self.played_dir, self.args.max_played_gb * 1e9)
             if kept is not None:
                 self.priorities.keep(kept)

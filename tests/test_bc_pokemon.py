@@ -359,6 +359,25 @@ def test_dagger_mixes_and_labels_every_state(actor, tmp_path):
     env.close()
 
 
+@pytest.mark.parametrize("algo", ["bc", "dqn_bc"])
+def test_new_states_are_as_urgent_as_the_student_was_wrong_in_them(actor, tmp_path, monkeypatch, algo):
+    """1 - probability of the label as the actor saw it, row by row as the segment has them. A TD error it cannot know:
+    what is new comes first there."""
+    monkeypatch.setattr(script, "make_actors", lambda *_: None)
+    args, state = script.Args(algo=algo), {"agreement": 0.0, "expert_episodes": 0}
+    data, priorities = script.Demonstrations(args), script.Priorities()
+    data.frames = cache.Frames(84)
+    jobs = script.ActorJobs(args, tmp_path, actor.agent, data, priorities, state, [200], stopping=[])
+    task = job("dagger", [3, 7, 11], beta=0.5, segment=str(tmp_path / "00001"))
+    jobs.take_result(task, actor.play(task))
+    with torch.no_grad():
+        chances = actor.agent(data.observations(np.arange(len(data)))).softmax(-1).numpy()
+    errors = 1 - chances[np.arange(len(data)), data.columns["actions"]]
+    assert len(data) == 120 and errors.std() > 0.01
+    expected = (errors + priorities.LEAST) ** priorities.ALPHA if algo == "bc" else np.ones(120)
+    assert priorities.values == pytest.approx(expected, abs=1e-5)
+
+
 def test_beta_one_is_the_expert_and_beta_zero_the_student(actor, tmp_path):
     for beta, share in ((1.0, 1.0), (0.0, None)):
         path = str(tmp_path / f"{beta}")
