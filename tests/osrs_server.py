@@ -4,8 +4,12 @@
 
 - There is one world. It ticks when every agent that is logged in has spoken, and stands still otherwise.
 - A login is answered by a tick of the world; a logout at once, from any connection. A broken connection logs nobody
-  out.
+  out, and a logout that overtakes its login is refused: the agent then stands in the world for good.
 - A reset looks its target up by name: names are formatted (words are capitalised), the target's id is taken as it came.
+- Without `resetParams` the account is a PURE, and prayers and weapons can be changed only when an attack is due.
+- The target's view is told to those only who ask for it (`maintainTargetEnvironment`).
+- An attack without its type, a step outside of a fight and a second request at once are errors. A line longer than 8192
+  bytes closes the connection.
 - A fight begins some ticks after both have asked for it. One of them is told at its tick 0, the other at its tick 1.
 - The end of a fight is told one tick after the death.
 - The target "baseline" is a bot of the server's own.
@@ -25,10 +29,36 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 
 from cleanrl_games.envs.osrs.baselines import Baseline
-from cleanrl_games.envs.osrs.contract import HEAD_OFFSETS, HEAD_SIZES, NUM_HEADS, NUM_LOGITS, NUM_OBS
+from cleanrl_games.envs.osrs.contract import (
+    HEAD_NAMES,
+    HEAD_OFFSETS,
+    HEAD_SIZES,
+    LOGIT,
+    NUM_HEADS,
+    NUM_LOGITS,
+    NUM_OBS,
+    OBS,
+)
 from cleanrl_games.envs.osrs.vec_env import NHVecEnv
 
 TICKS_BEFORE_A_FIGHT = 3
+MAX_LINE = 8192
+BUILDS = {"LMS_MED": "lms_med", "MAXED": "max_main", "PURE": "pure", "ZERKER": "zerker"}
+DEFAULTS = {
+    "accountBuild": "PURE", "onlySwitchPrayerWhenAboutToAttack": True, "onlySwitchGearWhenAttackSoon": True,
+    "allowSmite": True, "allowRedemption": True, "allowMovingIfCanAttack": False,
+    "randomizeBuild": False, "randomBuildOptions": ["PURE", "ZERKER"],
+}  # fmt: skip
+ATTACKS = ("attack", "mage_attack_type", "ranged_attack_type", "melee_attack_type")  # by the attack head's numbers
+ATTACK_HEADS = [HEAD_NAMES.index(name) for name in ATTACKS]
+
+
+def refusal(action):
+    """What the server says to an action that it does not understand, or nothing."""
+    if len(action) != NUM_HEADS or any(not 0 <= a < size for a, size in zip(action, HEAD_SIZES, strict=False)):
+        return f"Not an action: {action}"
+    attack = action[ATTACK_HEADS[0]]
+    return "Attack type missing" if attack and action[ATTACK_HEADS[attack]] == 0 else ""
 
 
 def meta_of(facts, fighter, foe):
@@ -74,20 +104,42 @@ class Fight:
     """Two players, or one and the server's bot (None)."""
 
     def __init__(self, players, seed, hp):
-        self.players, self.env, self.bot = players, NHVecEnv(1, seed=seed), Baseline("nh", 2, seed)
-        self.hp = hp
+        self.players, self.bot, self.hp = players, Baseline("nh", 2, seed), hp
+        self.body = players[0].request[1]
+        self.params = params = DEFAULTS | self.body["resetParams"]
+        build = params["accountBuild"]
+        if params["randomizeBuild"]:
+            number = min(int(player.id) for player in players if player)
+            build = params["randomBuildOptions"][number % len(params["randomBuildOptions"])]
+        self.env = NHVecEnv(
+            1,
+            loadouts=(BUILDS[build],),
+            seed=seed,
+            allow_smite=params["allowSmite"],
+            allow_redemption=params["allowRedemption"],
+            move_if_can_attack=params["allowMovingIfCanAttack"],
+        )
         self.rest, self.tick, self.result = TICKS_BEFORE_A_FIGHT, -1, 0
+
+    def masks(self, side):
+        bits = self.env.masks[0, side].copy()
+        if self.params["onlySwitchPrayerWhenAboutToAttack"] and self.env.obs[0, side, OBS["attack_cycle_ticks"]] > 0:
+            bits[HEAD_OFFSETS[HEAD_NAMES.index("prayer")] :] = False
+        if self.params["onlySwitchGearWhenAttackSoon"] and bits[LOGIT["no_op_attack"]]:
+            bits[LOGIT["no_op_attack"] + 1 : HEAD_OFFSETS[1]] = False
+        return heads_of(bits)
 
     def view(self, side, terminal=""):
         over = self.result != 0  # the environment has started anew meanwhile
         obs, env = (self.env.final_obs if over else self.env.obs)[0], self.env
         answer = {
             "obs": obs[side].tolist(),
-            "actionMasks": heads_of(env.masks[0, side]),
+            "actionMasks": self.masks(side),
             "meta": meta_of(env.facts[0, side], env.fighters[0, side], env.fighters[0, 1 - side]),
         }
-        answer["meta"] |= {"episodeTicks": self.tick, "targetObs": obs[1 - side].tolist()}
-        answer["meta"]["targetActionMasks"] = heads_of(env.masks[0, 1 - side])
+        answer["meta"]["episodeTicks"] = self.tick
+        if self.body["maintainTargetEnvironment"]:
+            answer["meta"] |= {"targetObs": obs[1 - side].tolist(), "targetActionMasks": self.masks(1 - side)}
         if terminal:
             answer["terminalState"] = terminal
         return answer
@@ -101,10 +153,12 @@ class World:
         self.fault, self.seed, self.hp = fault, seed, hp
         self.players, self.logins, self.fights = {}, [], {}
         self.target_of_id, self.requests, self.connections, self.ticks = {}, [], 0, 0
+        self.talks = set()  # asyncio itself would forget who waits for an answer
 
     async def talk(self, reader, writer):
         number, count = self.connections, 0
         self.connections += 1
+        self.talks.add(asyncio.current_task())
         try:
             while line := await reader.readline():
                 request = json.loads(line)
@@ -122,14 +176,17 @@ class World:
                 answer = await self.answer(request)
                 if fault == "silence":
                     continue
+                if fault == "late":
+                    await asyncio.sleep(0.04)
                 if fault == "error":
                     answer = {"error": True, "message": "Attack type missing"}
                 if fault in ("DESYNC", "TARGET_LOST"):
                     answer["body"]["terminalState"] = fault
                 writer.write(json.dumps(answer).encode() + b"\n")
-        except (ConnectionError, asyncio.CancelledError):
+        except (ConnectionError, asyncio.CancelledError, ValueError):  # the last: a line that is too long
             pass
         finally:
+            self.talks.discard(asyncio.current_task())
             writer.close()
 
     async def answer(self, request):
@@ -137,7 +194,9 @@ class World:
         future = asyncio.get_running_loop().create_future()
         if action == "logout":
             player = self.players.pop(agent_id, None)
-            if player and player.fight:
+            if player is None:
+                return {"error": True, "message": f"No player found for: {agent_id}"}
+            if player.fight:
                 self.fights.pop(id(player.fight), None)
             return {}
         if action == "login":
@@ -148,6 +207,13 @@ class World:
             player = self.players.get(agent_id)
             if player is None:
                 return {"error": True, "message": f"Player {agent_id} is not logged in"}
+            if player.request:
+                return {"error": True, "message": "Message already queued"}
+            if action == "step":
+                fighting = player.fight and player.fight.tick >= 0
+                message = refusal(body["action"]) if fighting else f"Player {agent_id} is not in a fight"
+                if message:
+                    return {"error": True, "message": message}
             if action == "reset":
                 kind = "baseline" if body["target"] == "baseline" else "peer"
                 if self.target_of_id.setdefault(agent_id, kind) != kind:
@@ -243,7 +309,7 @@ class Server(World):
 
     def _serve(self, started):
         asyncio.set_event_loop(self.loop)
-        self.server = self.loop.run_until_complete(asyncio.start_server(self.talk, "127.0.0.1", 0))
+        self.server = self.loop.run_until_complete(asyncio.start_server(self.talk, "127.0.0.1", 0, limit=MAX_LINE))
         self.port = self.server.sockets[0].getsockname()[1]
         self.loop.create_task(self.live())
         started.set()
@@ -261,7 +327,7 @@ class Server(World):
 
 async def main(port):
     world = World()
-    server = await asyncio.start_server(world.talk, "127.0.0.1", port)
+    server = await asyncio.start_server(world.talk, "127.0.0.1", port, limit=MAX_LINE)
     print(f"Listening on 127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
     await world.live()
 

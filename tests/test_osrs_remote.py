@@ -1,25 +1,57 @@
 """RemoteNHVecEnv against a server with the public one's manners (tests/osrs_server.py), well and badly behaved."""
 
 import asyncio
+import contextlib
+import signal
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import numpy as np
 import pytest
 from osrs_server import Server
 
+from cleanrl_games.envs.osrs import remote
 from cleanrl_games.envs.osrs.baselines import Baseline
 from cleanrl_games.envs.osrs.contract import NUM_LOGITS, NUM_OBS, NUM_TERMS, REWARD_TERMS
+from cleanrl_games.envs.osrs.match import play_on_server
 from cleanrl_games.envs.osrs.observations import FACTS, reward_terms
-from cleanrl_games.envs.osrs.remote import MAX_LINE, RemoteError, RemoteNHVecEnv, _Agent, facts_from_meta, parse_address
+from cleanrl_games.envs.osrs.remote import (
+    MAX_LINE,
+    RemoteError,
+    RemoteNHVecEnv,
+    _Agent,
+    facts_from_meta,
+    parse_address,
+    server_params,
+)
 from cleanrl_games.envs.osrs.vec_env import NHVecEnv
 
-ROWS = Path(__file__).parent / "data" / "osrs_traces_rows.npz"
+ROOT = Path(__file__).resolve().parents[1]
+ROWS = ROOT / "tests" / "data" / "osrs_traces_rows.npz"
 WEIGHTS = np.linspace(-1, 1, NUM_TERMS)
 
 
 def connect(server, num_fights=1, **settings):
     settings = {"timeout": 20.0, "attempts": 3, "backoff": 0.01, "reward_weights": WEIGHTS, **settings}
     return RemoteNHVecEnv(num_fights, port=server.port, **settings)
+
+
+@contextlib.contextmanager
+def within(seconds):
+    """Whatever hangs is a failure."""
+
+    def fail(*_):
+        raise AssertionError(f"It hangs: {seconds} s.")
+
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 5)  # again after five seconds: leaving may hang, too
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def random_player(env):
@@ -39,21 +71,21 @@ def test_a_remote_fight_is_the_local_fight():
     """The server's fights are NHVecEnv's: observations, masks, ends and rewards come through unchanged. Fighter 1 is
     told of the fight at its tick 1, so its first action is nothing; the end is told one tick after the death."""
     local = NHVecEnv(1, seed=1, reward_weights=WEIGHTS)
-    with Server() as server, connect(server) as remote:
-        act, fights = random_player(remote), 0
+    with Server() as server, connect(server) as env:
+        act, fights = random_player(env), 0
         for _ in range(600):
-            assert remote.waiting.tolist() in ([[False, True]], [[False, False]])
-            np.testing.assert_array_equal(remote.obs, local.obs)
-            np.testing.assert_array_equal(remote.masks, local.masks)
+            assert env.waiting.tolist() in ([[False, True]], [[False, False]])
+            np.testing.assert_array_equal(env.obs, local.obs)
+            np.testing.assert_array_equal(env.masks, local.masks)
             actions = act()
-            sent = np.where(remote.waiting[:, :, None], 0, actions)
+            sent = np.where(env.waiting[:, :, None], 0, actions)
             mine = local.step(sent.copy())
-            theirs = remote.step(actions)
+            theirs = env.step(actions)
             assert not theirs[3].any() and not theirs[4].any()
             played = ~(actions == -99).all(2)
             if mine[3].any():
                 np.testing.assert_array_equal(theirs[0], mine[5]["final_obs"])
-                theirs = remote.step(np.where(remote.waiting[:, :, None], 0, act()))  # the tick after the death
+                theirs = env.step(np.where(env.waiting[:, :, None], 0, act()))  # the tick after the death
                 assert theirs[3].all() and (theirs[5]["result"] == mine[5]["result"]).all()
                 np.testing.assert_array_equal(theirs[5]["final_obs"], mine[5]["final_obs"])
                 assert theirs[5]["length"] == mine[5]["length"] + 1
@@ -61,14 +93,14 @@ def test_a_remote_fight_is_the_local_fight():
             else:
                 np.testing.assert_allclose(mine[2][played], theirs[2][played], atol=1e-5)
                 assert (theirs[2][~played] == 0).all()
-        assert fights >= 1 and not remote.events
+        assert fights >= 1 and not env.events
 
 
 @pytest.mark.parametrize("target", ["peer", "baseline"])
 @pytest.mark.parametrize("num_fights", [1, 2, 8])
 def test_twenty_fights_with_an_agent_killed_in_between(num_fights, target):
     with Server(hp=30) as server:
-        with connect(server, num_fights, target=target, reset_params={"accountBuild": "LMS_MED"}) as env:
+        with within(400), connect(server, num_fights, target=target, reset_params={"randomizeGear": True}) as env:
             act, finished, cut_off, killed = random_player(env), 0, 0, False
             for _ in range(8000):
                 _, _, _, terminated, truncated, info = env.step(act())
@@ -83,15 +115,34 @@ def test_twenty_fights_with_an_agent_killed_in_between(num_fights, target):
             assert env.waiting[:, 1].all() == (target == "baseline") or target == "peer"
         assert not server.players, "everybody has been logged out"
         resets = [request["body"] for request in server.requests if request["action"] == "reset"]
-        assert all(reset["resetParams"]["accountBuild"] == "LMS_MED" for reset in resets)
+        assert all(reset["resetParams"]["randomizeGear"] for reset in resets)
         assert all((reset["target"] == "baseline") == (target == "baseline") for reset in resets)
 
 
-def test_no_action_is_sent_before_the_policy_acts():
-    with Server() as server, connect(server) as env:
+@pytest.mark.parametrize("target", ["peer", "baseline"])
+def test_no_action_is_sent_before_the_policy_acts(target):
+    with Server() as server, connect(server, target=target) as env:
         assert not [request for request in server.requests if request["action"] == "step"]
         assert env.waiting.tolist() == [[False, True]]
-        assert env.obs[0, 1].any(), "a peer that is still joining is seen through the other's eyes"
+        assert env.obs[0, 1].any(), "who does not answer for itself is seen through the other's eyes"
+
+
+def test_the_server_is_told_to_play_as_the_simulator_does():
+    """Its own defaults are a PURE whose prayer head is empty on most ticks. `test_a_remote_fight_is_the_local_fight`
+    sees the rest."""
+    with Server() as server, connect(server, loadouts=("zerker",)) as env:
+        local = NHVecEnv(1, loadouts=("zerker",), seed=1)
+        np.testing.assert_array_equal(env.obs, local.obs)
+        np.testing.assert_array_equal(env.masks, local.masks)
+    with Server() as server, connect(server, reset_params={"onlySwitchPrayerWhenAboutToAttack": True}) as env:
+        act, empty = random_player(env), 0
+        for _ in range(60):
+            env.step(act())
+            empty += not env.masks[0, 0, -6:].any()
+        assert 20 < empty < 60, "a user's own parameters count; a head that is empty takes action 0"
+    assert server_params(["lms_med", "pure"])["randomBuildOptions"] == ["LMS_MED", "PURE"]
+    with pytest.raises(ValueError, match=r"no account build like the loadout 'obby_maul'\. It has: lms_med, "):
+        server_params(["lms_med", "obby_maul"])
 
 
 def test_ids_survive_the_servers_name_formatting():
@@ -109,7 +160,7 @@ def test_ids_survive_the_servers_name_formatting():
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(_Agent, "__init__", named_badly)
-            with pytest.raises(ConnectionError, match=r"no answer to 'reset' within 0\.5 s"):
+            with pytest.raises(RemoteError, match=r"no answer to 'reset' within 0\.5 s"):
                 connect(server, timeout=0.5, attempts=1)
 
 
@@ -144,14 +195,102 @@ def test_a_lost_fight_is_truncated_and_the_others_go_on(fault):
             assert len(server.players) == 4, "whoever was dropped is logged out"
 
 
+def test_a_fight_that_breaks_while_another_resets_is_told_in_the_next_step():
+    with within(60), Server() as server, connect(server, 2) as env:
+        act = random_player(env)
+        for _ in range(4):
+            env.step(act())
+        env._lose(1, "as if its answer had come with the others' resets")
+        env._run(env._answers())
+        env._look_who_waits()
+        assert env.waiting[1].all() and not env.waiting[0].any(), "nobody acts before it is told"
+        _, _, rewards, terminated, truncated, info = env.step(act())
+        assert truncated.tolist() == [False, True] and not terminated.any() and info["length"][1] in (3, 4)
+        assert (rewards[1] == 0).all() and env.length[1] == 0
+        ends = [env.step(act())[4] for _ in range(20)]
+        assert not np.any(ends) and 0 < env.length[1] <= 20
+
+
 def test_a_silent_server_is_given_up_with_its_address():
     with Server(lambda *_: "silence") as server:
         with pytest.raises(
-            ConnectionError, match=rf"127\.0\.0\.1:{server.port} after 2 attempts: no answer to 'login' within 0.2 s"
+            RemoteError, match=rf"127\.0\.0\.1:{server.port} after 2 attempts: no answer to 'login' within 0.2 s"
         ):
             connect(server, timeout=0.2, attempts=2)
-    with pytest.raises(ConnectionError, match="cannot connect"):
+    with pytest.raises(RemoteError, match="cannot connect"):
         connect(server, timeout=0.2, attempts=2)
+
+
+@pytest.mark.parametrize("num_fights", [1, 3])
+def test_a_server_that_dies_in_the_middle_of_a_fight_is_given_up(num_fights):
+    dead = []
+    with within(60), Server(lambda *_: "drop" if dead else None) as server, connect(server, num_fights) as env:
+        act = random_player(env)
+        for _ in range(5):
+            env.step(act())
+        dead.append(True)
+        with pytest.raises(RemoteError, match=r"after 3 attempts: connection closed during 'login'"):
+            for _ in range(5):
+                env.step(act())
+        assert 1 <= len(env.events) <= num_fights, env.events
+
+
+def test_an_evaluation_on_a_server_that_loses_every_fight_ends():
+    with within(60), Server(lambda agent, count, action: "DESYNC" if count == 4 else None) as server:
+        with pytest.raises(
+            RemoteError, match=r"lost 1[12] fights\. Fight \d was lost after \d+ ticks: the server said"
+        ):
+            play_on_server(Baseline("nh", 4), None, 2, f"127.0.0.1:{server.port}")
+
+
+def test_a_logout_does_not_overtake_its_login():
+    """The server would refuse it, and then the world would wait for an agent that nobody plays."""
+
+    class Slow(Server):
+        async def live(self):
+            await asyncio.sleep(1.5)
+            await super().live()
+
+    with within(60), Slow() as server, connect(server, timeout=0.5, attempts=8, backoff=0.2) as env:
+        assert [request["action"] for request in server.requests[:4]].count("login") >= 2
+        act = random_player(env)
+        for _ in range(20):
+            env.step(act())
+        assert len(server.players) == 2, "of those who came too late nobody is left"
+
+
+def test_an_end_that_is_told_late_is_an_end(monkeypatch):
+    """Nobody waits for a fighter whose answers come late: its place is told of them in later steps. Nobody acts in a
+    fight that is over: the server would refuse it."""
+    monkeypatch.setattr(remote, "_PATIENCE", 0.01)
+    with Server(lambda agent, count, action: "late" if agent == 0 and action == "step" else None, hp=1) as server:
+        with within(100), connect(server, 2, target="baseline", max_ticks=100_000) as env:
+            act, ended, waited = random_player(env), np.zeros(2, int), 0
+            while not ended.all():
+                waited += env.waiting[0, 0] and not env.waiting[1, 0]
+                _, _, rewards, terminated, truncated, info = env.step(act())
+                ended += terminated
+                assert not truncated.any() and (info["result"][terminated] > 0).all()
+                assert (rewards[terminated, 0] != 0).all(), "the end is paid for"
+            assert waited and not env.events
+
+
+@pytest.mark.parametrize("end", ["", "os.kill(os.getpid(), signal.SIGTERM)"])
+def test_a_process_that_ends_logs_its_agents_out(end):
+    program = f"""
+        import os, signal, sys
+        from cleanrl_games.envs.osrs.remote import RemoteNHVecEnv
+
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        env = RemoteNHVecEnv(2, "localhost", int(sys.argv[1]))
+        print(env.waiting.tolist(), flush=True)
+        {end}
+    """
+    with Server() as server:
+        words = [sys.executable, "-c", textwrap.dedent(program), str(server.port)]
+        found = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120)
+        assert found.returncode == 0 and found.stdout, found.stderr
+        assert server.requests and not server.players
 
 
 def test_a_request_that_is_too_long_is_not_sent():

@@ -147,7 +147,7 @@ def osrs_matches(player, opponent, episodes, args, save, progress):
         at_once = min(OSRS_SERVER_FIGHTS, episodes)
         seeds = [int(seed) for seed in np.random.SeedSequence(args.seed).generate_state(2)]
         other = None if opponent == OSRS_SERVERS_BOT else seat(opponent, at_once, seeds[1])
-        limits = {"at_once": at_once, "max_ticks": settings.get("max_ticks", 1000)}
+        limits = {"at_once": at_once, "max_ticks": settings.get("max_ticks", 1000), "loadouts": settings["loadouts"]}
         scores, _ = play_on_server(
             seat(player, at_once, seeds[0]), other, episodes, args.server, **limits, progress=progress
         )

@@ -46,19 +46,28 @@ def play_fights(player, opponent, num_fights, seed=1, video="", scenes=None, **e
     return scores, lengths
 
 
-def play_on_server(player, opponent, num_fights, address, at_once=8, max_ticks=1000, progress=lambda done: None):
+def play_on_server(
+    player,
+    opponent,
+    num_fights,
+    address,
+    loadouts=("lms_med",),
+    at_once=8,
+    max_ticks=1000,
+    progress=lambda done: None,
+):
     """The same on a simulation server, in turns → (scores, lengths). `opponent` None: the server's own bot, against
     which `player` is always fighter 0.
 
     Each place plays its share of the fights to the end, so that short fights are not counted more often than long ones.
-    A fight whose connection was lost is played again.
+    A fight whose connection was lost is played again, unless more are lost than are to be played.
     """
-    from .remote import BASELINE, RemoteNHVecEnv, parse_address  # asyncio is only needed here
+    from .remote import BASELINE, RemoteError, RemoteNHVecEnv, parse_address  # asyncio is only needed here
 
     host, port = parse_address(address)
     places = min(at_once, num_fights)
     target = BASELINE if opponent is None else "peer"
-    with RemoteNHVecEnv(places, host, port, target=target, max_ticks=max_ticks) as env:
+    with RemoteNHVecEnv(places, host, port, target=target, loadouts=loadouts, max_ticks=max_ticks) as env:
         obs, masks = env.obs.reshape(-1, NUM_OBS), env.masks.reshape(-1, NUM_LOGITS)
         actions = np.zeros((2 * places, NUM_HEADS), np.int64)
         left = np.full(places, num_fights // places) + (np.arange(places) < num_fights % places)
@@ -72,6 +81,8 @@ def play_on_server(player, opponent, num_fights, address, at_once=8, max_ticks=1
                 if seat is not None and len(rows):
                     seat.act(obs, masks, rows, actions)
             _, _, _, terminated, truncated, info = env.step(actions.reshape(places, 2, NUM_HEADS))
+            if len(env.events) > max(num_fights, 10):
+                raise RemoteError(f"The server at {address} lost {len(env.events)} fights. {env.events[-1]}")
             for place in np.flatnonzero(terminated | truncated):
                 lost = truncated[place] and info["length"][place] < max_ticks
                 if left[place] and not lost:

@@ -10,7 +10,7 @@ The server has one world, and it stands still until every agent that is logged i
 
 - an agent sends its first `reset` right after its login, without waiting for its peer;
 - while a fight resets, the others go on. A fighter that has nothing to decide yet is *waiting* (`info["waiting"]`);
-- whoever is dropped is logged out at once, over a connection of its own if need be.
+- whoever is dropped is logged out at once, over a connection of its own. So is everybody at the end of the process.
 
 A fight whose connection breaks, falls silent or gets out of step is truncated, and fresh agents take its place.
 """
@@ -18,6 +18,8 @@ A fight whose connection breaks, falls silent or gets out of step is truncated, 
 import asyncio
 import contextlib
 import json
+import logging
+import multiprocessing.util
 import secrets
 import socket
 import uuid
@@ -25,9 +27,12 @@ import uuid
 import gymnasium as gym
 import numpy as np
 
+from cleanrl_games.runtime.errors import RunFailed
+
 from . import contract
 from .observations import FACTS, reward_terms
 from .rules import LOST, TIED, WON
+from .vec_env import read_weights
 
 MAX_LINE = 8192  # what the server reads; its own lines are about 4,000 bytes
 BASELINE = "baseline"  # the server's own bot, as a target
@@ -38,9 +43,21 @@ _GRACE = 0.005
 # … and so long for an answer that is still missing when the world already waits for another agent.
 _PATIENCE = 0.5
 
+# The simulator's rules about choices, in the words of a reset. The server's own defaults are others: an account of the
+# build PURE, whose prayer head is empty on four ticks of five.
+SERVER_PARAMS = {
+    "onlySwitchPrayerWhenAboutToAttack": False,
+    "onlySwitchGearWhenAttackSoon": False,
+    "allowMovingIfCanAttack": False,
+    "allowSmite": False,
+    "allowRedemption": False,
+}
+# Loadout → account build of the server. The gear of LMS_MED is the same in both; the others differ in some pieces.
+SERVER_BUILDS = {"lms_med": "LMS_MED", "max_main": "MAXED", "pure": "PURE", "zerker": "ZERKER"}
 
-class RemoteError(RuntimeError):
-    """The server refused a request, or answered with something that is not the protocol."""
+
+class RemoteError(RunFailed):
+    """The server is gone, refused a request, or answered with something that is not the protocol."""
 
 
 class _Lost(Exception):
@@ -89,6 +106,19 @@ def check_server(address):
         raise ValueError(f"nobody answers there ({error.strerror or error}): start the simulation server.") from None
 
 
+def server_params(loadouts):
+    """Names of loadouts → what a reset tells the server. Of several builds it takes one for each pair of agents."""
+    for name in loadouts:
+        if name not in SERVER_BUILDS:
+            raise ValueError(
+                f"The server has no account build like the loadout {name!r}. It has: {', '.join(SERVER_BUILDS)}."
+            )
+    builds = [SERVER_BUILDS[name] for name in loadouts]
+    if len(builds) == 1:
+        return SERVER_PARAMS | {"accountBuild": builds[0]}
+    return SERVER_PARAMS | {"randomizeBuild": True, "randomBuildOptions": builds}
+
+
 class _Agent:
     """One fighter: a connection, and an id that no other agent has had.
 
@@ -110,6 +140,7 @@ class _Agent:
         try:
             opening = asyncio.open_connection(self.host, self.port, limit=2 * MAX_LINE)
             self.reader, self.writer = await asyncio.wait_for(opening, self.timeout)
+            self.host = self.writer.get_extra_info("peername")[0]  # at the process's end no name is looked up any more
         except (OSError, TimeoutError) as error:
             raise _Lost(f"cannot connect ({error or 'no answer'})") from None
 
@@ -158,16 +189,35 @@ class _Agent:
         """Over a fresh connection: this one may be broken, or busy with a request that nobody answers any more."""
         if self.request is not None:
             self.request.cancel()
+            await asyncio.wait([self.request])
         if self.writer is None:
             return
+        heard_of_login = self.doing != "login"
+        if not heard_of_login:
+            # The server refuses a logout that overtakes its login, and the world would wait for the agent for good.
+            with contextlib.suppress(ConnectionError, OSError, TimeoutError, ValueError):
+                heard_of_login = bool(await asyncio.wait_for(self.reader.readline(), self.timeout))
         self.writer.close()
+        for pause in (0.0, 1.0, 2.0):
+            await asyncio.sleep(pause)
+            if await self._say_farewell() and heard_of_login:
+                return
+
+    async def _say_farewell(self):
+        """→ whether there was an answer. A server that is gone gives none, one that knows better an error."""
         farewell = _Agent(self.host, self.port, min(self.timeout, 2.0))
         farewell.id = self.id
-        with contextlib.suppress(_Lost, RemoteError, TimeoutError):  # a server that is gone, or knows that the agent is
+        try:
             await farewell.connect()
             await asyncio.wait_for(farewell.ask("logout", {}), farewell.timeout)
-        if farewell.writer is not None:
-            farewell.writer.close()
+        except (_Lost, TimeoutError):
+            return False
+        except RemoteError:
+            return True
+        finally:
+            if farewell.writer is not None:
+                farewell.writer.close()
+        return True
 
 
 class RemoteNHVecEnv:
@@ -176,7 +226,8 @@ class RemoteNHVecEnv:
     `target="peer"`: both fighters are agents of ours. `target="baseline"`: fighter 1 is the server's own bot, whose
     actions are not asked for. `waiting` (N, 2) says which fighters decide nothing in the next step: the server's bot,
     and whoever is still on the way into a fight. Their actions are ignored and their rewards are 0.
-    `reset_params` are handed to the server (`accountBuild`, `randomizeGear`, …). The server's dice cannot be seeded.
+    `loadouts` are names of SERVER_BUILDS; `reset_params` are handed to the server on top (`randomizeGear`, …).
+    The server's dice cannot be seeded.
     """
 
     def __init__(
@@ -185,7 +236,8 @@ class RemoteNHVecEnv:
         host="127.0.0.1",
         port=7070,
         target="peer",
-        reward_weights=None,
+        loadouts=("lms_med",),
+        reward_weights=None,  # as in NHVecEnv
         max_ticks=1000,
         reset_params=None,
         timeout=10.0,
@@ -195,10 +247,9 @@ class RemoteNHVecEnv:
         if target not in ("peer", BASELINE):
             raise ValueError(f"target should be 'peer' or {BASELINE!r}, found {target!r}.")
         self.num_fights, self.host, self.port, self.target, self.max_ticks = num_fights, host, port, target, max_ticks
-        self.reset_params, self.timeout = dict(reset_params or {}), timeout
+        self.reset_params, self.timeout = server_params(loadouts) | (reset_params or {}), timeout
         self.attempts, self.backoff = attempts, backoff
-        weights = np.zeros(contract.NUM_TERMS) if reward_weights is None else reward_weights
-        self.reward_weights = np.asarray(weights, np.float32)
+        self.reward_weights = read_weights(reward_weights)
         self.single_observation_space = gym.spaces.Box(-np.inf, np.inf, (contract.NUM_OBS,), np.float32)
         self.single_action_space = gym.spaces.MultiDiscrete(contract.HEAD_SIZES)
 
@@ -212,8 +263,13 @@ class RemoteNHVecEnv:
         self.failures = np.zeros(num_fights, np.int32)  # attempts to enter that failed, since the last one that did not
         self.events = []  # sentences about fights that were lost, for whoever wants to show them
         self.fights = [[] for _ in range(num_fights)]  # per fight its agents: two, or one against the server's bot
+        # What the next step has still to tell: fights that broke, and who got an answer to a `step`.
+        self.lost = set()
+        self.answered = np.zeros((num_fights, 2), np.bool_)
         self.farewells = set()
         self.loop = asyncio.new_event_loop()
+        # Also in a process that is told to end: agents that stay logged in would stop the world for everybody.
+        self.at_exit = multiprocessing.util.Finalize(None, self.close, exitpriority=10)
         try:
             self.reset()
         except BaseException:
@@ -226,6 +282,8 @@ class RemoteNHVecEnv:
         """Starts all fights anew, under fresh ids. `seed` is there for the interface: a server's dice cannot be
         seeded."""
         self.failures[:] = 0
+        self.lost.clear()
+        self.answered[:] = False
         self._run(self._reset_all())
         return self.obs, self.masks
 
@@ -253,6 +311,7 @@ class RemoteNHVecEnv:
         """Logs everybody out, as far as the server still listens, and closes every connection."""
         if self.loop.is_closed():
             return
+        self.at_exit.cancel()
         self._run(self._leave())
         self.loop.close()
 
@@ -263,7 +322,12 @@ class RemoteNHVecEnv:
         self.close()
 
     def _run(self, job):
-        return self.loop.run_until_complete(job)
+        task = self.loop.create_task(job)
+        try:
+            return self.loop.run_until_complete(task)
+        except BaseException:  # Ctrl-C in the middle: what is half done must not go on while everybody leaves
+            task.cancel()
+            raise
 
     # ------------------------------------------------------------------------------------------------- coming and going
 
@@ -278,7 +342,7 @@ class RemoteNHVecEnv:
         for i in range(self.num_fights):
             self._drop(i)
             self._enter(i)
-        await self._answers(set())
+        await self._answers()
         self._look_who_waits()
 
     def _drop(self, i):
@@ -298,6 +362,7 @@ class RemoteNHVecEnv:
         delay = self.backoff * 2 ** (self.failures[i] - 1) if self.failures[i] else 0.0
         for k, agent in enumerate(agents):
             self._ask(agent, "enter", agent.enter(self._reset_body(agents, k), delay))
+            agent.waited = -delay  # the pause is not the server's
 
     def _reset_fight(self, i):
         """The same agents once more."""
@@ -314,7 +379,7 @@ class RemoteNHVecEnv:
         return {
             "target": target,
             "training": True,
-            "maintainTargetEnvironment": False,
+            "maintainTargetEnvironment": True,  # tells each of its target's view, which a critic is trained with
             "deathMatch": True,
             "resetParams": params,
         }
@@ -322,26 +387,28 @@ class RemoteNHVecEnv:
     def _look_who_waits(self):
         self.waiting[:] = True
         for i, agents in enumerate(self.fights):
+            news = i in self.lost or self.answered[i].any()  # the next step tells them, before anybody acts
             for k, agent in enumerate(agents):
-                self.waiting[i, k] = agent.request is not None
+                self.waiting[i, k] = news or agent.request is not None
 
     # ----------------------------------------------------------------------------------------------------------- a tick
 
     async def _step_all(self, actions, acted):
-        lost = set()  # fights that broke in this step
         for i, k in np.argwhere(acted):
             agent = self.fights[i][k]
             agent.meta_before = agent.meta
             self._ask(agent, "step", agent.ask("step", {"action": [int(x) for x in actions[i, k]]}))
-        await self._answers(lost)
+        await self._answers()
 
         result, truncated = np.zeros(self.num_fights, np.int32), np.zeros(self.num_fights, bool)
         for i in range(self.num_fights):
-            if i in lost:
+            if i in self.lost:
                 truncated[i] = True
-            elif acted[i].any():
-                self._judge(i, acted[i], result, truncated)
-        length, ended = self.length.copy(), (result != 0) | truncated
+            elif self.answered[i].any():
+                self._judge(i, result, truncated)
+        length, ended, lost = self.length.copy(), (result != 0) | truncated, self.lost.copy()
+        self.lost.clear()
+        self.answered[:] = False
         for i in np.flatnonzero(ended):
             if i in lost:
                 self.length[i] = 0  # its fresh agents are on their way
@@ -353,12 +420,12 @@ class RemoteNHVecEnv:
                 self.final_obs[i] = self.obs[i]
                 self._reset_fight(i)
         if ended.any():
-            await self._answers(set())
+            await self._answers()
         self._look_who_waits()
         return result, truncated, length
 
-    async def _answers(self, lost):
-        """Reads answers until everybody who acted has one and somebody can act. `lost` gets the fights that broke."""
+    async def _answers(self):
+        """Reads answers until everybody who acted has one and somebody can act."""
         while True:
             agents = [agent for fight in self.fights for agent in fight]
             requests = {agent.request for agent in agents if agent.request is not None}
@@ -381,40 +448,44 @@ class RemoteNHVecEnv:
             if not done and not silent:
                 return
             for i in range(self.num_fights):
-                self._take_answers(i, lost)
+                self._take_answers(i)
 
-    def _take_answers(self, i, lost):
+    def _take_answers(self, i):
         for k, agent in enumerate(self.fights[i]):
             if agent.request is None:
                 continue
             if not agent.request.done():
                 if agent.waited >= self.timeout:
-                    self._lose(i, f"no answer to {agent.doing!r} within {self.timeout:g} s", lost)
+                    self._lose(i, f"no answer to {agent.doing!r} within {self.timeout:g} s")
                     return
                 continue
             request, agent.request = agent.request, None
             error = request.exception()
             if isinstance(error, _Lost):
-                self._lose(i, str(error), lost)
+                self._lose(i, str(error))
                 return
             if error is not None:
                 raise error
             agent.state = self._read(i, k, request.result())
+            self.answered[i, k] = agent.request_name == "step"
             self.failures[i] = 0
             if agent.state in _BROKEN:
-                self._lose(i, f"the server said {agent.state}", lost)
+                self._lose(i, f"the server said {agent.state}")
                 return
 
-    def _lose(self, i, reason, lost):
-        """Fresh agents for a fight that broke. In the middle of a fight that is a truncation."""
-        if self.length[i] > 0:
+    def _lose(self, i, reason):
+        """Fresh agents for a fight that broke. In the middle of a fight that is a truncation; on the way into one it is
+        a failure, and so many in a row end the environment."""
+        if self.length[i] > 0 and i not in self.lost:
             self.events.append(f"Fight {i} was lost after {self.length[i]} ticks: {reason}.")
+            logging.getLogger(__name__).warning(self.events[-1])
             self.final_obs[i] = self.obs[i]
-            lost.add(i)
+            self.answered[i] = False
+            self.lost.add(i)
         else:
             self.failures[i] += 1
             if self.failures[i] >= self.attempts:
-                raise ConnectionError(
+                raise RemoteError(
                     f"No fight on the simulation server at {self.host}:{self.port} after {self.attempts} attempts: "
                     f"{reason}. "
                     "Is it running, and does it answer?"
@@ -422,9 +493,9 @@ class RemoteNHVecEnv:
         length = self.length[i]
         self._drop(i)
         self._enter(i)
-        self.length[i] = length if i in lost else 0
+        self.length[i] = length if i in self.lost else 0
 
-    def _judge(self, i, acted, result, truncated):
+    def _judge(self, i, result, truncated):
         """Who won, and what the tick was worth to whom. One of the two that hears of the end is enough."""
         agents = self.fights[i]
         told = [_RESULTS.get(agent.state, 0) for agent in agents]
@@ -433,7 +504,7 @@ class RemoteNHVecEnv:
         result[i] = mine or (WON + LOST - theirs if theirs in (WON, LOST) else theirs)
         truncated[i] = result[i] == 0 and self.length[i] >= self.max_ticks
         for k, agent in enumerate(agents):
-            if not acted[k] or agent.request is not None:
+            if not self.answered[i, k]:
                 continue
             outcome = result[i] if k == 0 or result[i] not in (WON, LOST) else WON + LOST - result[i]
             facts_from_meta(agent.meta, agent.meta_before, outcome, self.facts[i, k])
