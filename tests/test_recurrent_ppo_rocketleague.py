@@ -331,6 +331,16 @@ def test_the_newest_models_and_the_best_are_kept(tmp_path, monkeypatch):
     assert (now.best_model, now.best_elo) == ("1.zip", 900.0)
 
 
+def test_scripted_players_are_rated_as_in_the_matches_of_the_stage():
+    league, agent = league_of(), torch.nn.Linear(1, 2)
+    for stage, team_size in ((0, 1), (2, 1), (3, 2), (4, 3)):
+        league.publish(agent, 0, stage, np.zeros(len(script.REWARD_NAMES)), 1.0)
+        found = {member["name"]: member["elo"] for member in league.members}
+        assert found == script.PINNED[team_size] and found["rule"] == 1500.0
+    script.rate_match(league.agent, league.members[2], [1.0, 1.0], 3)
+    assert league.members[2]["elo"] == script.PINNED[3]["aerial"] != script.PINNED[1]["aerial"]
+
+
 def test_scripted_players_are_still_met_by_an_agent_with_many_equals():
     """The sampler alone leaves them nothing; of their share the strongest gets most, and past selves keep the rest."""
     chances = {}

@@ -443,8 +443,10 @@ def test_positional_player_holds_its_place_and_chaser_does_not():
 def test_scripted_players_stand_in_the_order_of_their_ratings():
     from cleanrl_games.envs.rocketleague.scripted import PINNED
 
-    assert set(PINNED) == set(PLAYERS) and PINNED["rule"] == 1500.0
-    order = sorted(PINNED, key=PINNED.get)
+    assert set(PINNED) == {1, 2, 3}
+    for ratings in PINNED.values():
+        assert set(ratings) == set(PLAYERS) and ratings["rule"] == 1500.0 and min(ratings, key=ratings.get) == "random"
+    order = sorted(PINNED[1], key=PINNED[1].get)
     for weaker, stronger in (("random", "chaser"), ("chaser", "rule"), ("rule", "aerial")):
         assert order.index(weaker) < order.index(stronger)
         scores, _ = play_kickoffs(ScriptedPlayer(stronger), ScriptedPlayer(weaker), 24, seed=4, max_seconds=40.0)

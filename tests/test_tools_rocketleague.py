@@ -15,7 +15,7 @@ import rlbot_flatbuffers as flat
 import torch
 
 from cleanrl_games import recurrent_ppo_rocketleague as script
-from cleanrl_games.envs.rocketleague import NUM_ACTIONS, RocketLeagueVecEnv, contract
+from cleanrl_games.envs.rocketleague import NUM_ACTIONS, RocketLeagueVecEnv, contract, match
 from cleanrl_games.envs.rocketleague.contract import ACTION_TABLE, BIG_PADS, CONTROL_NAMES, NO_OP, OBS_INDEX, OBS_NAMES
 from cleanrl_games.envs.rocketleague.match import play_kickoffs
 from cleanrl_games.envs.rocketleague.observations import SUPERSONIC
@@ -365,7 +365,7 @@ def test_a_torchscript_bot_plays_by_its_adapter(model, tmp_path, capsys):
     with pytest.raises(ValueError, match="should return 2 action numbers"):
         foreign_bot.ForeignPlayer(bot).act(env.obs, env.masks, np.array([1, 2]), actions)
     (tmp_path / "adapter.py").write_text(code.replace("return torch.from_numpy", "return torch.zeros(3)  #"))
-    with pytest.raises(models.ModelError, match="against bot: its network or adapter failed with .*imension"):
+    with pytest.raises(models.ModelError, match=r"against bot: its network or adapter failed with .*imension"):
         evaluate.main([*flags, "--trust-source"])
     (tmp_path / "bot.pt").write_bytes(b"no archive")
     with pytest.raises(models.ModelError, match="not a TorchScript file"):
@@ -541,7 +541,23 @@ def test_league_refuses_what_is_no_run(tmp_path):
         league.main([str(tmp_path)])
     with pytest.raises(BadInput, match="either the folder of a run or --pin"):
         league.main([])
+    with pytest.raises(BadInput, match="--team-size should be 1, 2 or 3, found 4"):
+        league.main(["--pin", "2", "--team-size", "4"])
     assert not (tmp_path / "league").exists()
+
+
+def test_ratings_are_pinned_in_the_team_size_that_is_asked_for(monkeypatch, capsys):
+    played = []
+
+    def kickoffs(player, opponent, count, seed, team_size, **limits):
+        played.append((player.name, opponent.name, count, team_size))
+        return np.array([1.0] * 3 + [0.5] * 2 + [0.0]), None
+
+    monkeypatch.setattr(match, "play_kickoffs", kickoffs)
+    found = league.main(["--pin", "6", "--team-size", "3"])
+    assert found["rule"] == 1500.0 > found["chaser"] and len(played) == 10
+    assert {(count, size) for _, _, count, size in played} == {(6, 3)}
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["elo/aerial"] == found["aerial"]
 
 
 def test_fitted_ratings_are_the_most_likely_ones():

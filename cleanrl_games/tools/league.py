@@ -2,7 +2,7 @@
 whom.
 
     python cleanrl_games/tools/league.py runs/<run> [--output FOLDER]
-    python cleanrl_games/tools/league.py --pin 200          # what the scripted players' ratings should be
+    python cleanrl_games/tools/league.py --pin 200 --team-size 1    # what the scripted players' ratings should be
 
 Everything comes from the run's games.csv, one line per rating match. FOLDER (the run's league/ unless given) gets
 members.csv, ratings.csv (Elo and openskill after every evaluation), wins.csv (goals won, tied and lost of each pair)
@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 import tyro
 
-from cleanrl_games.envs.rocketleague.scripted import PINNED
+from cleanrl_games.envs.rocketleague.scripted import PLAYERS
 from cleanrl_games.recurrent_ppo_rocketleague import GAME_COLUMNS, TIE, new_rating, rate_match
 from cleanrl_games.runtime.errors import BadInput, end_in_sentences
 from cleanrl_games.runtime.files import write_atomically
@@ -35,12 +35,14 @@ MOST_SHOWN = 24  # members in the picture
 
 @dataclasses.dataclass
 class Args:
-    run: Annotated[str, tyro.conf.Positional] = ""
+    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = ""
     """the folder of a Rocket League run"""
     output: str = ""
     """where to write; empty = league/ in the run's folder"""
     pin: int = 0
     """instead: play so many kickoffs of each pair of scripted players and print the ratings they should be pinned at"""
+    team_size: int = 1
+    """cars per team in --pin"""
     seed: int = 1
     """seed of --pin"""
 
@@ -112,7 +114,7 @@ def course_of(games):
             sides = []
             for side in ("player", "opponent"):
                 name = game[side]
-                rating = ratings.setdefault(name, new_rating(name, PINNED.get(name, game[f"{side}_elo"])))
+                rating = ratings.setdefault(name, new_rating(name, game[f"{side}_elo"]))
                 sides.append(rating)
                 seen.add(name)
             rate_match(*sides, [game["score"]], game["team_size"])
@@ -178,10 +180,12 @@ def draw(path, course, members, results, title):
     agent = [row for row in course if row["member"] == "agent"]
     steps = [row["global_step"] / 1e6 for row in agent]
     over_time.plot(steps, [row["elo"] for row in agent], color="black", label="agent: Elo")
-    for name, elo in PINNED.items():
+    for name in PLAYERS:  # pinned, in each team size at another place
+        course_of_one = [row for row in course if row["member"] == name]
         if name in names:
-            over_time.axhline(elo, linestyle=":", color="grey")
-            over_time.text(steps[0] if steps else 0, elo, f" {name}", va="bottom", fontsize=8, color="grey")
+            places = [row["global_step"] / 1e6 for row in course_of_one], [row["elo"] for row in course_of_one]
+            over_time.step(*places, where="post", linestyle=":", color="grey")
+            over_time.text(places[0][0], places[1][0], f" {name}", va="bottom", fontsize=8, color="grey")
     stages = [row for before, row in zip([{"stage": ""}, *agent], agent) if before["stage"] != row["stage"]]
     for row in stages:
         over_time.axvline(row["global_step"] / 1e6, linewidth=0.5, color="tab:green")
@@ -228,10 +232,10 @@ def show(members):
 # ----------------------------------------------------------------------------------------------------- scripted players
 
 
-def pin(kickoffs, seed):
+def pin(kickoffs, team_size, seed):
     """Every pair of scripted players over so many kickoffs → {name: Elo}, from goals only, with `rule` at 1500"""
     from cleanrl_games.envs.rocketleague.match import play_kickoffs
-    from cleanrl_games.envs.rocketleague.scripted import PLAYERS, ScriptedPlayer
+    from cleanrl_games.envs.rocketleague.scripted import ScriptedPlayer
 
     wins = np.zeros((len(PLAYERS), len(PLAYERS)))
     for i, j in itertools.combinations(range(len(PLAYERS)), 2):
@@ -239,7 +243,7 @@ def pin(kickoffs, seed):
         for done in range(0, kickoffs, 200):
             players = ScriptedPlayer(PLAYERS[i], seed + done), ScriptedPlayer(PLAYERS[j], seed + done + 1)
             limits = {"max_seconds": 60.0, "no_touch_seconds": 60.0}
-            batch, _ = play_kickoffs(*players, min(200, kickoffs - done), seed + done, **limits)
+            batch, _ = play_kickoffs(*players, min(200, kickoffs - done), seed + done, team_size, **limits)
             scores.append(batch)
         scores = np.concatenate(scores)
         wins[i, j], wins[j, i] = (scores == 1).sum(), (scores == 0).sum()
@@ -252,8 +256,10 @@ def main(argv=None):
     args = tyro.cli(Args, args=argv, description=__doc__)
     if args.pin < 0 or bool(args.pin) == bool(args.run):
         raise BadInput("Give either the folder of a run or --pin with a number of kickoffs.")
+    if args.team_size not in (1, 2, 3):
+        raise BadInput(f"--team-size should be 1, 2 or 3, found {args.team_size}.")
     if args.pin:
-        found = pin(args.pin, args.seed)
+        found = pin(args.pin, args.team_size, args.seed)
         print(json.dumps({f"elo/{name}": elo for name, elo in found.items()}))
         return found
     folder = Path(args.run)

@@ -264,8 +264,13 @@ def chaser(s):
 
 MOVES = {"rule": rule, "aerial": aerial, "positional": positional, "chaser": chaser}
 PLAYERS = ("rule", "random", "aerial", "positional", "chaser")
-# Their Elo. `rule` is the fixed point, the others by `tools/league.py --pin 200`: every pair in 1v1, goals only.
-PINNED = {"rule": 1500.0, "aerial": 1706.4, "positional": 1594.0, "chaser": 1185.5, "random": 609.4}
+# Their Elo, for each number of cars per team: who is strong alone need not be so in a team. `rule` is the fixed point,
+# the others by `tools/league.py --pin 200 --team-size N` (100 for 3v3): every pair, goals only.
+PINNED = {
+    1: {"rule": 1500.0, "aerial": 1706.4, "positional": 1594.0, "chaser": 1185.5, "random": 609.4},
+    2: {"rule": 1500.0, "aerial": 1462.0, "positional": 1213.3, "chaser": 1302.7, "random": 678.6},
+    3: {"rule": 1500.0, "aerial": 1472.9, "positional": 1301.0, "chaser": 1536.4, "random": 810.1},
+}
 
 
 class ScriptedPlayer:
