@@ -97,6 +97,24 @@ def test_a_port_that_is_taken(tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        ('java -jar "server.jar', "No closing quotation"),
+        ("''", "there is no program ''"),
+        ("no-such-program run", "there is no program 'no-such-program'"),
+        ("README.md", "there is no program 'README.md'"),  # in the folder, but not among the programs
+        ("./README.md", "there is no program './README.md'"),  # there, but no program
+    ],
+)
+def test_a_command_that_is_none(command, sentence, tmp_path):
+    (tmp_path / "README.md").write_text("")
+    words = ["--server-command", command, "--server-folder", str(tmp_path), "--server", f"127.0.0.1:{free_port()}"]
+    with pytest.raises(BadInput, match=f"--server-command.*{sentence}"):
+        train_osrs.main([*words, "--server-log", str(tmp_path / "log.txt")])
+    assert not (tmp_path / "log.txt").exists()
+
+
 def test_flags_and_exit_code_are_the_scripts(tmp_path, monkeypatch, capfd):
     script = tmp_path / "script.py"
     script.write_text("import sys; print(*sys.argv[1:]); sys.exit(7)")

@@ -48,11 +48,16 @@ class Args:
 
 def start_server(args):
     """→ its process, once it answers. It is the first of a group of its own, so that all it starts can be ended."""
-    words = shlex.split(args.server_command)
+    try:
+        words = shlex.split(args.server_command)
+    except ValueError as error:  # a quotation mark without its partner
+        raise BadInput(f"--server-command {args.server_command}: {error}.") from None
     if not Path(args.server_folder).is_dir():
         raise BadInput(f"--server-folder {args.server_folder}: there is no such folder.")
-    if not words or not (shutil.which(words[0]) or (Path(args.server_folder) / words[0]).exists()):
-        raise BadInput(f"--server-command: there is no program {words[0] if words else ''!r}.")
+    # As Popen looks for it: a name with a slash from the folder on, any other among the programs.
+    program = words[0] if words else ""
+    if not shutil.which(os.path.join(args.server_folder, program) if "/" in program else program):
+        raise BadInput(f"--server-command: there is no program {program!r}.")
     with contextlib.suppress(OSError), socket.create_connection(parse_address(args.server), timeout=1.0):
         raise BadInput(f"Somebody listens on {args.server} already: end it, or leave --server-command out to use it.")
     Path(args.server_log).parent.mkdir(parents=True, exist_ok=True)
