@@ -68,12 +68,15 @@ PRESETS = {
     "fast": {},
     "core": {
         "hidden_size": 512, "head_size": 128, "num_envs": 50, "num_steps": 1024, "minibatch_size": 2048,
-        "learning_rate": 3e-4,
-        "learning_rate_final": 3e-4, "self_fraction": 0.8, "self_fraction_final": 0.2, "scripted_fraction": 0.0,
+        "learning_rate": 3e-4, "learning_rate_final": 3e-4, "guess_ent_coef": 0.0,
+        "self_fraction": 0.8, "self_fraction_final": 0.2, "scripted_fraction": 0.0,
     },
     "pure": {"self_play": "pure", "scripted_fraction": 0.0},
     "past": {"self_play": "past", "self_fraction": 0.8, "self_fraction_final": 0.2, "scripted_fraction": 0.0},
-    "exploiter": {"self_play": "exploiter", "self_fraction": 0.0, "self_fraction_final": 0.0, "scripted_fraction": 0.0},
+    "exploiter": {
+        "self_play": "exploiter", "self_fraction": 0.0, "self_fraction_final": 0.0, "scripted_fraction": 0.0,
+        "guess_ent_coef": 0.0,
+    },
 }  # fmt: skip
 
 ALIASES = {"opponent": "targets"}  # other words for a setting
@@ -151,7 +154,8 @@ class Args:
 
     # --- environment
     server: str = ""
-    """HOST:PORT of a simulation server to train on, instead of the simulator; its loadouts are the server's business"""
+    """HOST:PORT of a simulation server to train on, instead of the simulator; --loadouts are then the server's builds
+    of these names"""
     loadouts: tuple[str, ...] = ("lms_med",)
     """loadouts to fight with; each fight draws one. all = every one of the file"""
     loadout_file: str = ""
@@ -200,6 +204,9 @@ class Args:
     """entropy bonus"""
     ent_coef_final: NonNegative = 0.001
     """its value after ANNEAL_UPDATES"""
+    guess_ent_coef: NonNegative = 0.03
+    """entropy bonus of the heads attack and prayer, at least: which style against which prayer is a guessing game, and
+    who always does the same is read"""
     vf_coef: NonNegative = 0.5
     """weight of the value loss"""
     max_grad_norm: Positive = 0.5
@@ -246,6 +253,8 @@ class Args:
     end"""
     eval_episodes: Size = 200
     """fights per evaluation and opponent"""
+    final_episodes: Size = 1000
+    """the same for the last evaluation"""
     checkpoint_frequency: Size = 100
     """updates between checkpoints"""
     capture_video: bool = False
@@ -267,6 +276,13 @@ def mlp(*sizes, last_std=None):
         nn.init.zeros_(linear.bias)
         layers += [linear] if last else [linear, nn.ReLU()]
     return nn.Sequential(*layers)
+
+
+def masked_log_softmax(logits, legal):
+    """In float32, over the last dimension; illegal entries get probability 0 exactly, and no gradient."""
+    logits = logits.float().masked_fill(~legal, torch.finfo(torch.float32).min)
+    # Over the first dimension: over a last one of seven entries log_softmax alone takes 18 times as long.
+    return logits.movedim(-1, 0).contiguous().log_softmax(0).movedim(0, -1)
 
 
 class Agent(nn.Module):
@@ -327,7 +343,7 @@ class Agent(nn.Module):
         hidden = self.head_in(self.trunk(obs)) + ((chosen - self.rate) / self.rate_std) @ weights.flatten(1)
         hidden = F.relu(hidden).view(batch, NUM_HEADS, self.head_size).transpose(0, 1)  # (12, B, H)
         hidden = F.relu(torch.baddbmm(self.head_hidden_bias, hidden, self.head_hidden))
-        logits = torch.baddbmm(self.head_out_bias, hidden, self.head_out).transpose(0, 1).float()  # (B, 12, 7)
+        logits = torch.baddbmm(self.head_out_bias, hidden, self.head_out).transpose(0, 1)  # (B, 12, 7)
         yes, no = (
             torch.ones(batch, 1, dtype=torch.bool, device=obs.device),
             torch.zeros(batch, 1, dtype=torch.bool, device=obs.device),
@@ -336,15 +352,15 @@ class Agent(nn.Module):
         legal = masks & torch.cat([taken, yes], 1)[:, self.needs] & ~torch.cat([taken, no], 1)[:, self.forbids]
         legal = torch.cat([legal, no], 1)[:, self.pad]  # (B, 12, 7)
         legal[:, :, 0] |= ~legal.any(-1)  # a head with nothing legal takes action 0
-        return logits.masked_fill(~legal, torch.finfo(logits.dtype).min).log_softmax(-1)
+        return masked_log_softmax(logits, legal)
 
     def evaluate_actions(self, obs, masks, actions):
-        """→ log-prob of the twelve actions (B,), entropy summed over the heads (B,)"""
+        """→ log-prob of the twelve actions (B,), entropy of each head (B, 12)"""
         logprobs = self.head_logprobs(obs, masks, actions)
         logprob = logprobs.gather(-1, actions[:, :, None]).squeeze(-1).sum(-1)
         # nothing, but not 0 · (-inf), for illegal ones; of less exp takes ten times as long
         logprobs = logprobs.clamp(min=-80.0)
-        return logprob, -(logprobs.exp() * logprobs).sum((-1, -2))
+        return logprob, -(logprobs.exp() * logprobs).sum(-1)
 
     def act(self, obs, masks, generator=None, deterministic=None):
         """Samples head after head, or takes the likeliest action where deterministic (B, 12) says so.
@@ -364,7 +380,7 @@ class Agent(nn.Module):
             forbidden = chosen[:, self.forbids[span]].bool() & (self.forbids[span] < NUM_LOGITS)
             legal = masks[:, span] & chosen[:, self.needs[span]].bool() & ~forbidden
             legal[:, 0] |= ~legal.any(-1)
-            logprobs = logits.masked_fill(~legal, torch.finfo(logits.dtype).min).log_softmax(-1)
+            logprobs = masked_log_softmax(logits, legal)
             noise = torch.empty_like(logprobs).exponential_(generator=generator)
             action = (logprobs - noise.log()).argmax(-1, keepdim=True)
             if deterministic is not None:
@@ -411,7 +427,10 @@ class RunningMeanStd:
         )
 
     def update(self, batch):
-        mean, var, count = batch.mean(0).double(), batch.var(0, unbiased=False).double(), len(batch)
+        # About the first row, which makes constants exact; batch.mean(0) and batch.var(0) take 3 times as long.
+        centred, count = batch - batch[0], len(batch)
+        shift = centred.mean(0).double()
+        mean, var = batch[0] + shift, (centred.square().mean(0).double() - shift.square()).clamp(min=0)
         delta, total = mean - self.mean, self.count + count
         self.mean = self.mean + delta * count / total
         self.var = (self.var * self.count + var * count + delta.square() * self.count * count / total) / total
@@ -560,12 +579,14 @@ def make_broadcast(args, num_parameters):
 def make_env(args, seed):
     if not args.server:
         return NHVecEnv(args.num_envs, args.loadouts, args.loadout_file or None, args.mirror, seed, args.max_ticks)
-    from cleanrl_games.envs.osrs.remote import RemoteNHVecEnv, parse_address
+    from cleanrl_games.envs.osrs.remote import RemoteError, RemoteNHVecEnv, parse_address
 
+    if mp.parent_process():  # an actor that is told to end leaves by the door: the environment logs its agents out
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         host, port = parse_address(args.server)
-        return RemoteNHVecEnv(args.num_envs, host, port, max_ticks=args.max_ticks)
-    except (ValueError, ConnectionError) as error:
+        return RemoteNHVecEnv(args.num_envs, host, port, loadouts=args.loadouts, max_ticks=args.max_ticks)
+    except (ValueError, RemoteError) as error:
         raise BadInput(f"--server {args.server}: {error}") from None
 
 
@@ -590,13 +611,14 @@ class Actor:
         self.bots = [Baseline(name, 2 * args.num_envs, seed) for name in scripted_players(args)]
         self.agent = make_agent(vars(args)).eval()
         self.members = {}  # id of a league member → its policy, copied when first needed
+        self.to_meet = []  # ids of those that fights which begin are against
         self.kind = np.full(args.num_envs, -1)  # per fight; -1 = none chosen yet
         self.opponent = np.full(args.num_envs, -1)  # the id of a league member, or the number of a scripted player
         self.side = np.zeros(args.num_envs, np.int64)  # which fighter the learner is, unless it is both
         self.actions = np.zeros((2 * args.num_envs, NUM_HEADS), np.int64)
 
     def pull_weights(self, broadcast):
-        """Takes the newest weights and draws the league members to fight in this rollout → (version, Matchmaking)"""
+        """Takes the newest weights, and draws league members to fight now and then → (version, Matchmaking)"""
         with broadcast.lock:
             from_flat(self.agent, broadcast.weights)
             version = broadcast.version
@@ -605,14 +627,16 @@ class Actor:
             bot_chances = broadcast.numbers["bot_chances"].numpy().copy()
             ids = broadcast.members["policy_id"].numpy().copy()
             chances = broadcast.members["chance"].numpy().copy()
-            members = []
-            if chances.sum() > 0:
+            in_use = set(self.opponent[self.kind == LEAGUE].tolist())
+            # A policy in use costs a forward pass in every tick, and a fight lasts nine rollouts. New ones are drawn
+            # when the last fight against those before the present ones has ended: with new ones in every rollout, more
+            # than twenty were in use, and a rollout took three times as long.
+            if chances.sum() > 0 and in_use <= set(self.to_meet):
                 drawn = self.rng.choice(ids, self.args.opponents_at_once, p=chances / chances.sum())
-                members = np.unique(drawn).astype(int).tolist()
-            in_use = self.opponent[self.kind == LEAGUE].tolist()
-            self.members = load_members(self.members, self.agent, broadcast, wanted=members, in_use=in_use)
+                self.to_meet = np.unique(drawn).astype(int).tolist()
+            self.members = load_members(self.members, self.agent, broadcast, wanted=self.to_meet, in_use=in_use)
         shares = np.array([self_share, 1.0 - self_share - scripted_share, scripted_share]).clip(0)
-        return version, Matchmaking(shares / shares.sum(), members, bot_chances)
+        return version, Matchmaking(shares / shares.sum(), self.to_meet, bot_chances)
 
     def choose_opponents(self, fights, matchmaking):
         """Only ever called for fights that start: an opponent stays until its fight ends."""
@@ -657,7 +681,7 @@ class Actor:
             actions, logprobs = self.agent.act(normalised[acting], masks[acting], self.generator)
             self.actions[acting] = actions.numpy()
             s.logprobs[t].view(-1)[acting] = logprobs
-            s.values[t].view(-1)[acting] = self.agent.value(normalised[acting], normalised[acting ^ 1])
+            s.values[t].view(-1)[own] = self.agent.value(normalised[own], normalised[own ^ 1])
             for policy_id, rows in members.items():
                 member = self.members[policy_id]
                 self.actions[rows] = member.act(member.normalise(obs[rows]), masks[rows], self.generator)[0].numpy()
@@ -708,6 +732,7 @@ class Actor:
         """All that the next rollout depends on, so that an inline run resumes exactly."""
         arrays = {**self.env.state_dict(), "kind": self.kind, "opponent": self.opponent, "side": self.side}
         arrays |= {f"dice_{number}": bot.dice["rng"] for number, bot in enumerate(self.bots)}
+        arrays["to_meet"] = np.array(self.to_meet, np.int64)
         return shared_memory.actor_state(self, arrays)
 
     def load_state_dict(self, state):
@@ -716,6 +741,7 @@ class Actor:
         self.kind[:] = arrays["kind"]
         self.opponent[:] = arrays["opponent"]
         self.side[:] = arrays["side"]
+        self.to_meet = arrays["to_meet"].tolist()
         for number, bot in enumerate(self.bots):
             bot.dice["rng"] = arrays[f"dice_{number}"]
 
@@ -947,6 +973,7 @@ def exploiter_settings(args, target, update):
             "tensorboard": False,
             "capture_video": False,
             "ray_address": "",
+            "server": "",  # two runs in one world would wait for each other
         }
     )
     return {name: value for name, value in settings.items() if name not in ("config", "resume")}
@@ -954,6 +981,7 @@ def exploiter_settings(args, target, update):
 
 # ----------------------------------------------------------------------------------------------------------- the update
 
+GUESSING_HEADS = [contract.HEAD_NAMES.index("attack"), contract.HEAD_NAMES.index("prayer")]
 CHANGING = torch.zeros(NUM_OBS).index_fill_(0, torch.from_numpy(contract.CHANGING), 1.0)  # observations that can change
 
 
@@ -1017,8 +1045,16 @@ def take_minibatch(batch, rows, device):
     return SimpleNamespace(**mb)
 
 
+def entropy_bonus(entropy, ent_coef, guess_ent_coef):
+    """entropy (B, 12) of each head → their weighted sum, averaged: the heads of a guessing game have a weight of their
+    own"""
+    weights = torch.full((NUM_HEADS,), ent_coef, device=entropy.device)
+    weights[GUESSING_HEADS] = max(ent_coef, guess_ent_coef)
+    return (entropy @ weights).mean()
+
+
 def minibatch_loss(agent, evaluate_actions, mb, args, ent_coef, autocast=contextlib.nullcontext):
-    """policy - ent_coef · entropy + vf_coef · value → loss, its parts and statistics"""
+    """policy - entropy bonus + vf_coef · value → loss, its parts and statistics"""
     obs = agent.normalise(mb.obs)
     target_obs = agent.normalise(mb.target_obs)
     with autocast():
@@ -1028,8 +1064,9 @@ def minibatch_loss(agent, evaluate_actions, mb, args, ent_coef, autocast=context
     if args.norm_adv:
         advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
     policy_loss, value_loss, stats = ppo_losses(logprob, mb.logprobs, advantages, values, mb.returns, args.clip_coef)
-    entropy = entropy.mean()
-    loss = policy_loss - ent_coef * entropy + args.vf_coef * value_loss
+    bonus = entropy_bonus(entropy, ent_coef, args.guess_ent_coef)
+    entropy = entropy.sum(-1).mean()
+    loss = policy_loss - bonus + args.vf_coef * value_loss
     old_approx_kl, approx_kl, clipfrac = stats
     return loss, {
         "policy_loss": policy_loss,
@@ -1195,9 +1232,14 @@ def check_args(args):
     except (ValueError, FileNotFoundError) as error:
         raise BadInput(f"--loadouts: {error}") from None
     if args.server:
-        from cleanrl_games.envs.osrs.remote import check_server  # asyncio is only needed here
+        from cleanrl_games.envs.osrs.remote import check_server, server_params  # asyncio is only needed here
 
+        if args.num_workers > 1:
+            raise BadInput(f"--server has one world, for one actor: --num-workers {args.num_workers} would block it.")
+        if args.loadout_file or not args.mirror:
+            raise BadInput("--server has its own gear, the same for both: no --loadout-file and no --no-mirror there.")
         try:
+            server_params(args.loadouts)
             check_server(args.server)
         except ValueError as error:
             raise BadInput(f"--server {args.server}: {error}") from None
@@ -1275,12 +1317,12 @@ if __name__ == "__main__":
         save_model(run_dir / "model.zip", agent, args)
         exploiter_runs.keep_newest(args.keep_models)
 
-    def evaluate_all():
+    def evaluate_all(episodes):
         """The models beside the results let a run be compared with its own past."""
         path = run_dir / "models" / f"{now.global_step}.zip"
         save_model(path, agent, args)
         video = run_dir / "videos" / f"{now.global_step}.gif" if args.capture_video else ""
-        metrics = evaluate(args, agent, args.eval_episodes, video, tuple(targets.values()))
+        metrics = evaluate(args, agent, episodes, video, tuple(targets.values()), seed=now.update)
         judges = ["opponent"] if targets else BASELINES
         score = float(np.mean([metrics[f"eval/{name}"] for name in judges]))
         if score > now.best_score:
@@ -1367,7 +1409,8 @@ if __name__ == "__main__":
                 metrics["exploiter/best_win_rate"] = best
             finished = done >= 1.0
             if finished or (args.eval_frequency and now.update % args.eval_frequency == 0):
-                metrics |= until_stopped(stopping, evaluate_all)
+                episodes = args.final_episodes if finished else args.eval_episodes
+                metrics |= until_stopped(stopping, evaluate_all, episodes)
             logger.write(metrics, now.global_step, done)
             if finished or stopping:
                 break

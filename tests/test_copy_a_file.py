@@ -20,7 +20,7 @@ FEW_STEPS = (
 )
 SMALL = (
     "--self-fraction-final 0.2 --scripted-fraction 0 --hidden-size 32 --head-size 16 --minibatch-size 2048 "
-    "--eval-episodes 4"
+    "--eval-episodes 4 --final-episodes 4"
 )
 
 

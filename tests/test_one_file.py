@@ -47,7 +47,7 @@ STEPS = {
     "ppo_osrs_selfplay": (
         "--num-workers 0 --num-envs 8 --num-steps 16 --total-timesteps 800 --hidden-size 16 --head-size 8 "
         "--minibatch-size 64 "
-        "--eval-frequency 0 --eval-episodes 2 --max-ticks 20",
+        "--eval-frequency 0 --final-episodes 2 --max-ticks 20",
         {"osrs/vec_env.py", "osrs/baselines.py"},
     ),
     "bc_vgc_mdbo": (

@@ -22,7 +22,7 @@ import yaml
 from osrs_server import Server
 
 from cleanrl_games import ppo_osrs_selfplay as script
-from cleanrl_games.envs.osrs import NHVecEnv, contract
+from cleanrl_games.envs.osrs import NHVecEnv, contract, evaluation
 from cleanrl_games.envs.osrs.contract import HEAD_OFFSETS, HEAD_SIZES, NUM_HEADS, NUM_LOGITS, NUM_OBS
 from cleanrl_games.runtime import exploiter_processes
 from cleanrl_games.runtime import models as runtime_models
@@ -41,6 +41,7 @@ SMALL = {
     "num_steps": 24,
     "minibatch_size": 128,
     "eval_episodes": 4,
+    "final_episodes": 6,
     "eval_frequency": 0,
 }
 FLAGS = [word for name, value in SMALL.items() for word in (f"--{name.replace('_', '-')}", str(value))]
@@ -170,7 +171,7 @@ def test_entropy_is_the_mean_surprise(agent):
     with torch.no_grad():
         actions, logprob = agent.act(agent.normalise(obs), masks, torch.Generator().manual_seed(5))
         _, entropy = agent.evaluate_actions(agent.normalise(obs), masks, actions)
-    assert float(entropy.mean()) == pytest.approx(
+    assert float(entropy.sum(-1).mean()) == pytest.approx(
         -float(logprob.mean()), abs=4 * float(logprob.std()) / 20000**0.5 + 1e-3
     )
 
@@ -308,13 +309,32 @@ def test_opponents_stay_for_a_whole_fight_and_only_own_rows_are_trained():
     )
 
 
+def test_few_league_members_are_in_use_at_a_time_and_all_are_met():
+    """Each costs a forward pass in every tick, so the next ones come when the ones before have left."""
+    changes = {"num_envs": 12, "num_steps": 4, "max_ticks": 25, "scripted_fraction": 0.0, "opponents_at_once": 2}
+    args = script.Args(**SMALL | changes)
+    actor = script.Actor(args, 0)
+    broadcast = script.make_broadcast(args, len(script.to_flat(actor.agent)))
+    league = script.League(args, broadcast)
+    for name in "abcdefgh":
+        league.join(name, script.to_flat(actor.agent) + 0.01)
+    storage, met = script.make_storage(args), set()
+    for version in range(200):
+        league.publish(actor.agent, version, 0.0)
+        actor.rollout(broadcast, storage)
+        in_use = set(actor.opponent.tolist())
+        assert in_use <= set(actor.members) and len(actor.members) <= 4, "two now, two that fights go on against"
+        met |= in_use
+    assert len(met) == 8
+
+
 def test_training_on_a_server_leaves_out_who_waits(tmp_path):
     """Through the same Actor: fighters that are on their way into a fight are no rows to learn from."""
     with Server(hp=8) as server:
         args = script.Args(
             **SMALL | {"num_envs": 3, "num_steps": 300},
             server=f"127.0.0.1:{server.port}",
-            opponents=("nh",),
+            scripted_fraction=0.0,
             num_workers=0,
         )
         actor = script.Actor(args, 0)
@@ -330,16 +350,45 @@ def test_training_on_a_server_leaves_out_who_waits(tmp_path):
             return original(actions)
 
         actor.env.step = step
+        storage["values"].fill_(torch.nan)
         actor.rollout(broadcast, storage)
         actor.env.close()
     waited = torch.from_numpy(np.stack(waited))
     assert waited.any() and not (storage["trained"] & waited).any() and storage["trained"].sum() > 300
     assert (storage["terms"][waited] == 0).all() and storage["terminated"].any()
+    assert storage["values"].isfinite().all(), "who waits is worth something, too: the tick before is judged by it"
 
 
 def test_a_server_that_is_not_there_is_told_in_a_sentence():
     with pytest.raises(BadInput, match="should look like 127"):
         script.make_env(script.Args(server="nowhere"), 1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"num_workers": 2}, "has one world, for one actor: --num-workers 2 would block it"),
+        ({"mirror": False}, "no --no-mirror there"),
+        ({"loadouts": ("obby_maul",)}, "no account build like the loadout 'obby_maul'"),
+        ({}, "nobody answers there"),
+    ],
+)
+def test_settings_that_a_server_does_not_allow(settings, sentence):
+    with pytest.raises(BadInput, match=sentence):
+        script.check_args(script.Args(server="127.0.0.1:1", **settings))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
+def test_a_run_on_a_server_logs_its_agents_out(number, tmp_path):
+    """The world of others who play there would stand still. A learner that is killed takes its actor with it."""
+    folder = tmp_path / "run"
+    with Server(hp=20) as server:
+        process = start(folder, "--server", f"127.0.0.1:{server.port}", "--num-workers", 1, "--num-envs", 2)
+        wait_for(lambda: updates_in(folder) >= 1)
+        assert len(server.players) == 4
+        process.send_signal(number)
+        finish(process, code=-number if number == signal.SIGKILL else 0)
+        wait_for(lambda: not server.players, 30)
 
 
 def test_scripted_players_are_met_the_more_the_more_rarely_they_are_beaten():
@@ -641,6 +690,22 @@ def test_an_exploiter_that_wins_often_enough_joins_the_league_of_its_target(tmp_
     assert "exploiters/exploiter_0.zip" not in members_at(first + 1600), "it left for newer ones, and did not come back"
 
 
+def test_each_evaluation_draws_other_fights(monkeypatch):
+    seeds = []
+
+    def play(player, opponent, episodes, seed, *rest, **settings):
+        seeds.append((seed, int(opponent.dice["rng"][0])))
+        return np.ones(episodes), np.ones(episodes)
+
+    monkeypatch.setattr(evaluation, "play_fights", play)
+    args = script.Args(**SMALL)
+    for seed in (1, 1, 2):
+        script.evaluate(args, script.make_agent(vars(args)), 4, seed=seed)
+    players = len(seeds) // 3
+    assert seeds[:players] == seeds[players : 2 * players], "a run repeats itself"
+    assert not set(seeds[players : 2 * players]) & set(seeds[2 * players :])
+
+
 def test_several_targets(other_run, tmp_path):
     flags = ["--self-play", "target", "--targets", other_run / "1.zip", other_run / "2.zip", "--self-fraction", 0]
     flags += ["--self-fraction-final", 0, "--scripted-fraction", 0, "--total-timesteps", 500]
@@ -649,7 +714,7 @@ def test_several_targets(other_run, tmp_path):
     assert [member["name"] for member in members] == ["1.zip", "2.zip"]
     assert all(member["games"] > 0 for member in members)
     rows = metrics_of(tmp_path / "run")
-    assert rows[-1]["eval/opponent_n"] == 2 * SMALL["eval_episodes"]
+    assert rows[-1]["eval/opponent_n"] == 2 * SMALL["final_episodes"]
     assert any("win_rate/target" in row for row in rows)
 
 
@@ -713,7 +778,7 @@ def test_exploiters_start_by_themselves_are_judged_and_join(tmp_path, monkeypatc
     assert names[0] == "exploiters/0000003/run/model.zip" and len(set(names)) == len(names)
     entries = exploiter_processes.read_registry(tmp_path / "run")
     assert [entry["target_update"] for entry in entries] == started[: len(entries)]
-    assert all(entry["in_pool"] and entry["battles"] == SMALL["eval_episodes"] for entry in entries)
+    assert all(entry["in_pool"] and entry["battles"] == SMALL["final_episodes"] for entry in entries)
     assert "exploiter/best_win_rate" in metrics_of(tmp_path / "run")[-1] and "joins the pool" in capsys.readouterr().out
     model, target = (tmp_path / "run" / "exploiters" / "0000003" / name for name in ("run/model.zip", "target.zip"))
     ours, theirs = (script.to_flat(script.load_model(path)[0]) for path in (model, target))

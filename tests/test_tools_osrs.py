@@ -312,7 +312,7 @@ def test_replies_are_the_policys_own(model, states):
         blind = agent.value(obs, torch.zeros_like(obs))
         seeing = agent.value(obs, obs[[row ^ 1 for row in rows]])
     assert np.allclose([reply["logProb"] for reply in replies], logprob, atol=1e-4)
-    assert np.allclose([sum(reply["entropy"]) for reply in replies], entropy, atol=1e-4)
+    assert np.allclose([reply["entropy"] for reply in replies], entropy, atol=1e-4)
     assert np.allclose([reply["values"] for reply in replies], blind[:, None], atol=1e-4)
     assert np.allclose([reply["values"] for reply in known], seeing[:, None], atol=1e-4)
     assert not np.allclose(blind, seeing, atol=1e-2)

@@ -112,7 +112,7 @@ def learner_bound(args, seconds):
                 logprob, logprobs[mb], advantages[mb], values, returns[mb], args.clip_coef
             )
             optimizer.zero_grad()
-            (policy_loss + args.vf_coef * value_loss - args.ent_coef * entropy.mean()).backward()
+            (policy_loss + args.vf_coef * value_loss - args.ent_coef * entropy.sum(-1).mean()).backward()
             torch.nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm)
             optimizer.step()
             steps += len(mb)

@@ -29,18 +29,21 @@ class Player:
         actions[rows] = self.agent.act(normalised, torch.from_numpy(masks[rows]), self.generator, greedy)[0].numpy()
 
 
-def evaluate(args, agent, episodes, video="", targets=()):
+def evaluate(args, agent, episodes, video="", targets=(), seed=0):
     """Against the scripted players: the share of fights won (a tie counts half), as eval/*; against policies, each as
-    often, as eval/opponent. `video`: a GIF of a fight with the NH bot."""
+    often, as eval/opponent. `video`: a GIF of a fight with the NH bot.
+
+    seed: whoever looks often at the same fights sees the luck of those, so each evaluation has its own."""
     settings = {
         "loadouts": args.loadouts,
         "loadout_file": args.loadout_file or None,
         "mirror": args.mirror,
         "max_ticks": args.max_ticks,
     }
-    policy, seed, metrics = copy.deepcopy(agent).cpu().eval(), args.seed + 7919, {}  # not the seed of any actor
+    policy, metrics = copy.deepcopy(agent).cpu().eval(), {}
+    seed = int(np.random.default_rng([args.seed, 7919, seed]).integers(2**31))  # not the seed of any actor
     for name in BASELINES:
-        opponent = Baseline(name, 2 * episodes, args.seed)
+        opponent = Baseline(name, 2 * episodes, seed)
         scores, _ = play_fights(
             Player(policy, seed), opponent, episodes, seed, video if name == "nh" else "", **settings
         )
