@@ -236,8 +236,8 @@ class Args:
     """updates between snapshots for the league, 0 = none"""
     league_size: Size = 32
     """members of the league; beyond that the easiest leaves"""
-    opponents_at_once: Size = 3
-    """league members an actor fights at a time (one batched forward pass each)"""
+    opponents_at_once: Size = 1
+    """league members an actor draws at a time (up to twice as many are in use, with a batched forward pass each)"""
     train_exploiters: bool = False
     """train an exploiter of the present model in the background now and then"""
     exploiter_check_interval: Size = 500
@@ -248,7 +248,7 @@ class Args:
     """an exploiter that wins this share joins the league"""
 
     # --- evaluation and checkpoints
-    eval_frequency: Count = 200
+    eval_frequency: Count = 400
     """updates between evaluations against the scripted players, each with a model in the run's folder; 0 = only at the
     end"""
     eval_episodes: Size = 200
