@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from cleanrl_games.envs.osrs import contract, load_loadouts
-from cleanrl_games.envs.osrs.baselines import BASELINES, LADDER, Baseline, legal
+from cleanrl_games.envs.osrs.baselines import BASELINES, ELO, LADDER, Baseline, legal
 from cleanrl_games.envs.osrs.contract import HEAD_NAMES, HEAD_OFFSETS, HEAD_SIZES, NUM_LOGITS, NUM_OBS
 from cleanrl_games.envs.osrs.loadouts import LEVELS, MELEE_SPECIALS, SUPPLIES
 from cleanrl_games.envs.osrs.match import play_fights
@@ -412,6 +412,27 @@ def test_a_seer_knows_what_its_target_is_about_to_do():
     seer.act(obs, masks, np.arange(0, 4000, 2), actions)
     right = actions[::2, HEAD_NAMES.index("prayer")] == 2
     assert seer.sees and not Baseline("nh", 2).sees and abs(right.mean() - 0.30) < 0.05
+
+
+def test_two_seers_see_each_other_alike():
+    """Whoever were always asked last would be the only one to see."""
+
+    def score(first, second, fights=600):
+        return play_fights(Baseline(first, 2 * fights, 1), Baseline(second, 2 * fights, 2), fights, 3)[0].mean()
+
+    assert abs(score("seer_30", "seer_30") - 0.5) < 0.07  # 3.4 standard errors
+    assert score("seer_30", "seer_10") > 0.52 and score("seer_10", "seer_30") < 0.48
+
+
+def test_a_rung_is_the_one_below_and_more():
+    """By hand: what the fourth and the last rung do, and random play, which has no skill."""
+    prays = {"prays": 0.3, "mixes": 1, "off_prayer": 0.8, "eats_below": 0.45, "combo_below": 0.2, "specs_below": 0.4}
+    for name, numbers in (("off_prayer", prays), ("random", {})):
+        skill = Baseline(name, 2).skill[0]
+        for rule in skill.dtype.names:
+            assert skill[rule] == pytest.approx(numbers.get(rule, 0.0)), (name, rule)
+    assert Baseline("seer_30", 2).skill[0].sees == pytest.approx(0.3)
+    assert Baseline("gear_reader", 2).skill[0].sees == 0 and set(ELO) == set(BASELINES)
 
 
 def test_an_unknown_baseline_is_told_the_names():

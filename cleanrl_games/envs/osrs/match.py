@@ -1,9 +1,19 @@
 """Two players against each other. A player is anything with `act(obs, masks, rows, actions)`, as `Baseline` has it."""
 
+import itertools
+
 import numpy as np
 
 from .contract import NUM_HEADS, NUM_LOGITS, NUM_OBS
 from .vec_env import NHVecEnv
+
+
+def in_order(seats, tick):
+    """[(player, its rows), …] in the order in which they are asked: who sees its target's action is asked last. Of two
+    such each is, every other tick."""
+    seats = sorted(seats, key=lambda seat: getattr(seat[0], "sees", False))
+    both = getattr(seats[0][0], "sees", False)
+    return seats[::-1] if both and tick % 2 else seats
 
 
 def play_fights(player, opponent, num_fights, seed=1, video="", scenes=None, **env_settings):
@@ -25,11 +35,12 @@ def play_fights(player, opponent, num_fights, seed=1, video="", scenes=None, **e
     side = np.arange(num_fights) % 2
     going_on = np.ones(num_fights, bool)
     scores, lengths = np.full(num_fights, 0.5), np.zeros(num_fights, np.int64)
-    while going_on.any():
+    for tick in itertools.count():
         fights = np.flatnonzero(going_on)
+        if not len(fights):
+            break
         seats = [(player, 2 * fights + side[fights]), (opponent, 2 * fights + 1 - side[fights])]
-        # A scripted player that sees its target's actions is asked last.
-        for seat, rows in sorted(seats, key=lambda seat: getattr(seat[0], "sees", False)):
+        for seat, rows in in_order(seats, tick):
             seat.act(obs, masks, rows, actions)
         _, _, _, terminated, truncated, info = env.step(actions.reshape(num_fights, 2, NUM_HEADS))
         if recorder and going_on[0]:
@@ -73,10 +84,12 @@ def play_on_server(
         left = np.full(places, num_fights // places) + (np.arange(places) < num_fights % places)
         side = np.zeros(places, np.int64) if opponent is None else np.arange(places) % 2
         scores, lengths = [], []
-        while left.any():
+        for tick in itertools.count():
+            if not left.any():
+                break
             fights = np.arange(places)
             seats = [(player, 2 * fights + side), (opponent, 2 * fights + 1 - side)]
-            for seat, rows in sorted(seats, key=lambda seat: getattr(seat[0], "sees", False)):
+            for seat, rows in in_order(seats, tick):
                 rows = rows[~env.waiting.reshape(-1)[rows]]
                 if seat is not None and len(rows):
                     seat.act(obs, masks, rows, actions)

@@ -9,6 +9,7 @@ import torch
 from .baselines import BASELINES, Baseline
 from .contract import ACTION_NAMES, HEAD_NAMES, HEAD_OFFSETS, HEAD_SIZES, LOGIT, NUM_HEADS, NUM_LOGITS, NUM_OBS
 from .loadouts import OUTFITS
+from .match import in_order
 from .vec_env import NHVecEnv
 
 TICK_SECONDS = 0.6
@@ -197,7 +198,8 @@ class Fight:
     def step(self, answer=None):
         obs, masks = self.env.obs.reshape(-1, NUM_OBS), self.env.masks.reshape(-1, NUM_LOGITS)
         minds = [None, None]
-        for side, seat in enumerate(self.seats):
+        for _, side in in_order([(self.scripted[side], side) for side in range(2)], int(self.env.fights[0].tick)):
+            seat = self.seats[side]
             if seat.kind == "model":
                 self.actions[side], minds[side] = self.think(side)
             elif seat.kind == "scripted":
