@@ -160,6 +160,8 @@ class Args:
     """PPO's clip"""
     ent_coef: NonNegative = 0.01
     """entropy bonus"""
+    ent_coef_final: NonNegative = 0.01
+    """its value at the end of the run (linear)"""
     vf_coef: NonNegative = 0.5
     """weight of the value loss"""
     max_grad_norm: Positive = 0.5
@@ -1465,8 +1467,9 @@ if __name__ == "__main__":
             lag = (now.version - batch.rows["versions"]).float()
 
             optimizer.param_groups[0]["lr"] = anneal(args.learning_rate, args.learning_rate_final, done)
+            annealed = dataclasses.replace(args, ent_coef=anneal(args.ent_coef, args.ent_coef_final, done))
             value_only = bool(args.bc_model) and now.update <= args.value_warmup_updates
-            losses = update_agent(agent, optimizer, scaler, autocast, batch, args, value_only=value_only)
+            losses = update_agent(agent, optimizer, scaler, autocast, batch, annealed, value_only=value_only)
             now.version += 1
 
             league.record(batch.results)
@@ -1481,6 +1484,7 @@ if __name__ == "__main__":
             metrics = {
                 "charts/SPS": (now.global_step - first_step) / (time.time() - start_time),
                 "charts/learning_rate": optimizer.param_groups[0]["lr"],
+                "charts/ent_coef": annealed.ent_coef,
                 **losses,
                 **time_metrics(lag, batch.queue_size, batch.seconds(), learn_time, wait_time),
                 "stats/dropped_rollouts": batch.dropped,
