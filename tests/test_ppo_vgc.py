@@ -224,6 +224,20 @@ def test_an_id_is_embedded_where_it_stands():
     assert seen == set(range(before.shape[1]))
 
 
+def test_another_attention_layer_adds_to_what_the_first_made(mixed):
+    actor, batch = mixed
+    deeper = script.make_agent({**vars(small_args()), "attention_layers": 2})
+    missing, unexpected = deeper.load_state_dict(actor.agent.state_dict(), strict=False)
+    assert {name.split(".")[1] for name in missing} == {"1"} and not unexpected
+    ints, floats = batch.rows["ints"][:64], batch.rows["floats"][:64]
+    with torch.no_grad():
+        core = actor.agent.encode(ints, floats)[0]
+        assert (deeper.encode(ints, floats)[0] - core).abs().max() > 1e-2
+        for layer in (deeper.attention[1].attention_out, deeper.attention[1].feed_out):
+            layer.weight.zero_()
+        assert torch.allclose(deeper.encode(ints, floats)[0], core, atol=1e-6)
+
+
 def test_masked_actions_have_probability_0_and_no_gradient(mixed):
     actor, batch = mixed
     with torch.no_grad():
