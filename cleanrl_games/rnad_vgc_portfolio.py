@@ -179,6 +179,8 @@ class Args:
     """units of the LSTM"""
     attention_layers: Size = 1
     """transformer layers over the twelve Pokémon"""
+    value_bins: Count = 0
+    """predict the return as a distribution over so many bins (HL-Gauss); 0 = the chance to win"""
 
     # --- regularisation
     alpha: NonNegative = 0.2
@@ -313,6 +315,11 @@ def id_bags():
     return columns, offsets, bag_starts, sum(sizes.values())
 
 
+def bin_edges(count):
+    """Of a categorical value (N + 1,). Wider than returns are: those of ±1 would lose half of their bell."""
+    return torch.linspace(-1.2, 1.2, count + 1)
+
+
 class Candidates(NamedTuple):
     """What a decision can choose from, as the encoder sees it."""
 
@@ -356,9 +363,10 @@ class Agent(nn.Module):
     holds in every slot of every team.
     """
 
-    def __init__(self, width=64, embedding_width=128, lstm_size=192, attention_layers=1):
+    def __init__(self, width=64, embedding_width=128, lstm_size=192, attention_layers=1, value_bins=0):
         super().__init__()
         self.width = width
+        self.value_bins = value_bins
         own, opp, active, history, damage = (LAYOUT[name] for name in ("own", "opp", "active", "history", "damage"))
         self.common = len(opp.floats)  # columns that own and opposing Pokémon share
         self.active_at = opp.floats.index("active_a")
@@ -416,7 +424,9 @@ class Agent(nn.Module):
         self.preview_key = linear(width, 2 * width, 1.0)
         self.preview_query = linear(lstm_size, 2 * width, 0.1)
 
-        self.value_out = linear(lstm_size, 1, 0.1)
+        self.value_out = linear(lstm_size, max(value_bins, 1), 0.1)
+        edges = bin_edges(value_bins)
+        self.register_buffer("bin_centres", (edges[1:] + edges[:-1]) / 2, persistent=False)
 
     # -------------------------------------------------------------------------------------- from observations to memory
 
@@ -486,11 +496,13 @@ class Agent(nn.Module):
     # ----------------------------------------------------------------------------------------------------------- heads
 
     def win_logit(self, hidden):
-        """The log-odds of winning (B,)"""
-        return self.value_out(hidden).squeeze(-1).float()
+        """The log-odds of winning (B,); with value_bins, the logits of the return's bins (B, bins)"""
+        logits = self.value_out(hidden).float()
+        return logits if self.value_bins else logits.squeeze(-1)
 
     def value(self, hidden):
-        return 2 * self.win_logit(hidden).sigmoid() - 1
+        logits = self.win_logit(hidden)
+        return logits.softmax(-1) @ self.bin_centres if self.value_bins else 2 * logits.sigmoid() - 1
 
     def slot_logits(self, query, moves, hits, targets, switches):
         """query (B, Q, …), moves (B, 4, W), hits (B, 4, 2, K) of this slot → (B, Q, 45)"""
@@ -585,6 +597,7 @@ def make_agent(settings):
         embedding_width=settings["embedding_width"],
         lstm_size=settings["lstm_size"],
         attention_layers=settings["attention_layers"],
+        value_bins=settings.get("value_bins", 0),  # bc_vgc_mdbo.py has no such setting
     )
 
 
@@ -676,7 +689,14 @@ def policy_entropy(logprobs):
 
 
 def value_loss(win_logit, returns):
-    """Cross-entropy of the win prediction: a return in [-1, 1] is a chance of (return + 1) / 2."""
+    """Cross-entropy of the win prediction: a return in [-1, 1] is a chance of (return + 1) / 2. With bins
+    (win_logit (N, bins)) it is a bell around the return instead (HL-Gauss, Farebrother et al. 2024)."""
+    if win_logit.dim() > returns.dim():
+        edges = bin_edges(win_logit.shape[-1]).to(returns.device)
+        width = 0.75 * (edges[1] - edges[0])
+        below = 0.5 * (1 + torch.erf((edges - returns.clamp(-1, 1)[..., None]) / (width * 2**0.5)))
+        bell = below.diff(dim=-1) / (below[..., -1:] - below[..., :1])
+        return F.cross_entropy(win_logit, bell)
     return F.binary_cross_entropy_with_logits(win_logit, ((returns + 1) / 2).clamp(0, 1))
 
 
@@ -1597,7 +1617,7 @@ def save_model(path, agent, args):
 
 def load_model(path, args=None):
     """A run's folder or a model.zip → (agent, metadata). args: of the run that it is to join as an opponent"""
-    sizes = ("width", "embedding_width", "lstm_size", "attention_layers")
+    sizes = ("width", "embedding_width", "lstm_size", "attention_layers", "value_bins")
     return models.load_agent(path, contract.contract_hash(), make_agent, args=args, sizes=sizes)
 
 

@@ -337,6 +337,26 @@ def test_clipped_loss_by_hand():
     assert float(stats["clipfrac"]) == 1.0
 
 
+def test_a_categorical_value_is_drawn_to_the_return():
+    """The bell has its mean at the return, and a network that says the bell has the least loss and that value."""
+    agent = script.make_agent({**vars(small_args()), "value_bins": 31})
+    returns = torch.tensor([-1.0, -0.613, 0.0, 0.02, 0.5, 1.0])
+    edges = script.bin_edges(31).double()
+    normal = [torch.distributions.Normal(float(r), float(0.75 * (edges[1] - edges[0]))) for r in returns]
+    bells = torch.stack([bell.cdf(edges).diff() for bell in normal])
+    bells = bells / bells.sum(1, keepdim=True)
+    logits = bells.clamp(min=1e-30).log().float()
+    entropy = -(bells * bells.clamp(min=1e-30).log()).sum(1).mean()
+    assert float(script.value_loss(logits, returns)) == pytest.approx(float(entropy), abs=1e-4)
+    for changed in (logits.flip(0), logits * 0.9, logits + torch.linspace(-9, 9, 31)):
+        assert script.value_loss(changed, returns) > entropy + 1e-3
+    agent.value_out = torch.nn.Identity()
+    assert torch.allclose(agent.value(logits), returns, atol=0.01)
+    assert torch.allclose(agent.value(torch.zeros(3, 31)), torch.zeros(3), atol=1e-6)
+    beyond = torch.tensor([1.4, -1.4])  # advantages may point beyond what can be reached
+    assert script.value_loss(logits[[5, 0]], beyond) == script.value_loss(logits[[5, 0]], returns[[5, 0]])
+
+
 def naive_loss(tables, win_logit, choices, old_logprob, advantages, returns, args):
     """The same with loops and Python's numbers, from the formulas"""
     count = len(tables)
