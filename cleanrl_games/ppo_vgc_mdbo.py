@@ -38,7 +38,16 @@ from torch.nn.utils.rnn import PackedSequence
 
 from cleanrl_games.envs.vgc import PREVIEW, VGCVecEnv, contract, require_format, team_mix
 from cleanrl_games.envs.vgc.match import BASELINES, play_battles, replay_battles
-from cleanrl_games.envs.vgc.mdbo import NUM_ACTIONS, NUM_PREVIEWS, PAIRS_OF_SIX, PREVIEW_PAIRS, SLOT_ACTIONS, SLOT_PARTS
+from cleanrl_games.envs.vgc.mdbo import (
+    NUM_ACTIONS,
+    NUM_PREVIEWS,
+    PAIRS_OF_SIX,
+    PASS,
+    PREVIEW_PAIRS,
+    SLOT_ACTIONS,
+    SLOT_PARTS,
+    SWITCH,
+)
 from cleanrl_games.envs.vgc.vocabulary import FLOATS, INTS, LAYOUT, SIZES, columns_of
 from cleanrl_games.runtime import models, ray_actors, shared_memory
 from cleanrl_games.runtime.checkpoints import load_checkpoint, restore, save_checkpoint, say_how_to_go_on
@@ -164,6 +173,8 @@ class Args:
     """its value at the end of the run (linear)"""
     vf_coef: NonNegative = 0.5
     """weight of the value loss"""
+    aux_coef: NonNegative = 0.0
+    """weight of predicting what both foes do this turn, as an auxiliary loss; 0 = none"""
     max_grad_norm: Positive = 0.5
     """gradient clip"""
     width: Size = 64
@@ -629,6 +640,49 @@ HEADS = {
 }
 
 
+class FoeHead(nn.Module):
+    """Predicts what the foes in both slots choose at the same time as we do. The learner's alone, as an auxiliary loss:
+    the tokens and the LSTM should know whatever tells a foe's choice.
+
+    Answers of a slot: its 40 moves with target and tera, numbered as its own player numbers them, or any switch."""
+
+    NUM_ANSWERS = SWITCH + 1
+
+    def __init__(self, width, embedding_width, lstm_size):
+        super().__init__()
+        self.scale = width**-0.5
+        self.move_ids = linear(embedding_width, width, 1.0)
+        self.move_numbers = linear(6 + len(LAYOUT["damage"].floats), width, 1.0)
+        self.move_owner = linear(width, width, 1.0)
+        self.target_key = linear(width, width, 1.0)
+        self.no_target = nn.Parameter(torch.zeros(1, 1, width))
+        self.query_sizes = [width, width, width, 1]  # what is asked of a move, a target, a tera; how much of a switch
+        self.query = linear(lstm_size + width, sum(self.query_sizes), 0.1)
+
+    def forward(self, agent, hidden, candidates, ints, floats):
+        """hidden (B, H), ints (B, INTS), floats (B, FLOATS) → logits (B, 2, 41)"""
+        count = len(hidden)
+        foes, standing = candidates.foes, candidates.standing
+        opp, damage = columns_of(floats, "opp"), columns_of(floats, "damage")
+        slots = opp[..., agent.active_at : agent.active_at + 2].mT  # (B, 2, 6): which of the six stands there
+        numbers = (slots @ opp[..., agent.move_numbers_at : agent.move_numbers_at + 24]).view(count, 2, 4, 6)
+        first_move = LAYOUT["opp"].ints.index("move_1")
+        move_ids = columns_of(ints, "opp", "ints")[..., first_move : first_move + 4].long()
+        rows = slots.argmax(-1)[..., None].expand(-1, -1, 4)
+        # Detached: a gradient as large as the table would be most of this loss's time.
+        move_ids = move_ids.gather(1, rows) + agent.id_offsets[-1]
+        moves = self.move_ids(F.embedding(move_ids, agent.embedding.weight.detach()))
+        moves = moves + self.move_numbers(torch.cat([numbers, damage[:, 8:].reshape(count, 2, 4, -1)], -1))
+        moves = F.relu(moves + self.move_owner(foes)[:, :, None])  # (B, 2, 4, W)
+        theirs, ours = self.target_key(torch.cat([foes.flip(1), standing], 1)).split(2, 1)
+        targets = torch.cat([theirs, self.no_target.expand(count, 1, -1), ours], 1)[:, None]  # (B, 1, 5, W)
+        query = self.query(torch.cat([hidden[:, None].expand(-1, 2, -1), foes], -1))[:, :, None]
+        move_query, target_query, tera_query, switch = query.split(self.query_sizes, -1)
+        plain = (moves @ move_query.mT + target_query @ targets.mT + moves @ targets.mT) * self.scale  # (B, 2, 4, 5)
+        tera = plain + moves @ tera_query.mT * self.scale
+        return torch.cat([torch.cat([plain, tera], -1).flatten(2), switch.squeeze(2)], -1).float()
+
+
 # ---------------------------------------------------------------------------------------------------------------- maths
 
 
@@ -697,6 +751,22 @@ def clipped_loss(logprob, old_logprob, advantages, clip_coef):
     return loss, stats
 
 
+def foe_answers(foe_actions, is_preview):
+    """Joint numbers (N,), -1 = not asked → what to predict of each slot (N, 2): FoeHead's answers, -1 = nothing"""
+    slots = torch.stack([foe_actions // SLOT_ACTIONS, foe_actions % SLOT_ACTIONS], 1)
+    known = (foe_actions >= 0) & ~is_preview
+    return slots.clamp(max=SWITCH).where(known[:, None] & (slots != PASS), -1)
+
+
+def foe_loss(logits, answers):
+    """Cross-entropy where there is something to predict. (N, 2, 41), (N, 2) → loss, statistics"""
+    known = answers >= 0
+    count = known.sum().clamp(min=1)
+    loss = F.cross_entropy(logits.flatten(0, 1), answers.flatten(), ignore_index=-1, reduction="sum") / count
+    right = ((logits.argmax(-1) == answers) & known).sum() / count
+    return loss, {"foe_loss": loss, "foe_accuracy": right, "foe_known": known.any(1).float().mean()}
+
+
 def league_probabilities(qualities):
     """Prioritised sampling as in OpenAI Five: softmax of the qualities."""
     exp = np.exp(np.asarray(qualities) - np.max(qualities))
@@ -733,6 +803,8 @@ def make_rows(*shape):
         "values": torch.zeros(*shape),
         "rewards": torch.zeros(*shape),  # what came after the decision
         "versions": torch.zeros(*shape, dtype=torch.int32),  # of the policy that decided
+        # What the opponent chose at the same time, -1 = it was not asked. A loss may know it, an observation never.
+        "foe_actions": torch.zeros(*shape, dtype=torch.int64),
     }
 
 
@@ -904,6 +976,7 @@ class Actor:
         self.rows = make_rows(seats, 32)  # the battles under way; longer ones make room for themselves
         self.lengths = np.zeros(seats, np.int64)  # the learner's decisions so far
         self.policy_ids = np.zeros(seats, np.int64)  # who decides: 0 = the learner's policy, else a frozen one
+        self.chosen = np.full(seats, -1)  # what each seat was asked last and chose, -1 = only the other was asked
         self.opponents = np.zeros(args.num_battles, np.int64)  # which of OPPONENTS, by battle
         self.played = [[] for _ in range(args.num_battles)]  # (key, action) of the battles under way, if inline
         self.waiting = []  # battles that have ended and did not fit into a rollout: (rows, battle)
@@ -1032,6 +1105,7 @@ class Actor:
                     values=self.agent.value(hidden),
                     versions=torch.tensor(self.version, dtype=torch.int32),
                 )
+        self.write_foe_actions(keys, actions, batch.retry[rows])
         self.env.send(keys, actions)
         if self.args.num_workers == 0:  # an inline run resumes exactly: the moves so far lead to the same place
             for key, action in zip(keys.tolist(), actions.tolist()):
@@ -1052,6 +1126,16 @@ class Actor:
             self.rows[name][keys, at] = values
         self.lengths[keys] = at + 1
 
+    def write_foe_actions(self, keys, actions, retry):
+        """Both seats of a battle are asked at the same time, or one of them alone. A seat that is asked again chooses
+        anew, and the other seat's row says so."""
+        fresh, again = keys[~retry], keys[retry]
+        self.chosen[fresh ^ 1] = self.env.scripted_actions[fresh ^ 1]
+        self.chosen[keys] = actions
+        asked = np.concatenate([keys, again ^ 1])
+        asked = asked[(self.chosen[asked] >= 0) & (self.lengths[asked] > 0)]  # the learner's seats
+        self.rows["foe_actions"][asked, self.lengths[asked] - 1] = torch.from_numpy(self.chosen[asked ^ 1])
+
     def state_dict(self):
         """All that the next rollout depends on, so that an inline run resumes exactly. Battles are their moves."""
         longest = max(int(self.lengths.max()), 1)
@@ -1061,6 +1145,7 @@ class Actor:
             "players": self.env.players,
             "lengths": self.lengths,
             "policy_ids": self.policy_ids,
+            "chosen": self.chosen,
             "opponents": self.opponents,
         }
         return {
@@ -1077,7 +1162,7 @@ class Actor:
 
     def load_state_dict(self, state):
         arrays = {name: tensor.numpy() for name, tensor in state["arrays"].items()}
-        for name in ("lengths", "policy_ids", "opponents"):
+        for name in ("lengths", "policy_ids", "chosen", "opponents"):
             getattr(self, name)[:] = arrays[name]
         self.shares = arrays["shares"]
         self.rows = {name: values.clone() for name, values in state["rows"].items()}
@@ -1264,12 +1349,12 @@ def advantages_and_returns(batch, gamma, gae_lambda):
 
 def evaluate_battles(agent, batch, battles, device):
     """The agent's pass over some battles of the batch, from their previews on
-    → their rows (R,), log-probs (R, 2, 90) and the LSTM's outputs (R, H), in the order of rows"""
+    → their rows (R,), log-probs (R, 2, 90), the LSTM's outputs (R, H) and candidates, in the order of rows"""
     rows, batch_sizes = pack_battles(batch.starts[battles], batch.lengths[battles])
     names = ("ints", "floats", "is_preview", "legal", "actions")
     ints, floats, is_preview, legal, actions = (batch.rows[name][rows].to(device) for name in names)
     hidden, candidates = agent.unroll(ints, floats, batch_sizes)
-    return rows, agent.logprobs(hidden, candidates, is_preview, legal, actions), hidden
+    return rows, agent.logprobs(hidden, candidates, is_preview, legal, actions), hidden, candidates
 
 
 def minibatches(num_battles, count):
@@ -1309,18 +1394,22 @@ def ppo_loss(*, logprobs, win_logit, choices, old_logprob, advantages, returns, 
     return loss, {"policy_loss": policy_loss, "value_loss": v_loss, "entropy": entropy, **stats}
 
 
-def update_agent(agent, optimizer, scaler, autocast, batch, args, value_only=False):
+def update_agent(agent, optimizer, scaler, autocast, batch, args, value_only=False, foe_head=None):
     """Passes over the batch until the policy has moved far enough → losses/*"""
     device = next(agent.parameters()).device
     advantages, returns = advantages_and_returns(batch, args.gamma, args.gae_lambda)
     choices = split_action(batch.rows["is_preview"], batch.rows["actions"])
+    answers = foe_answers(batch.rows["foe_actions"], batch.rows["is_preview"])
     losses, passes, mean_kl = [], 0, 0.0
     while passes < args.update_epochs and not 0 < args.target_kl < mean_kl:
         kl_sum = 0.0
         for battles in minibatches(len(batch.lengths), args.num_minibatches):
             with autocast():
-                rows, logprobs, hidden = evaluate_battles(agent, batch, battles, device)
+                rows, logprobs, hidden, candidates = evaluate_battles(agent, batch, battles, device)
                 win_logit = agent.win_logit(hidden.detach() if value_only else hidden)
+                if foe_head:
+                    ints, floats = (batch.rows[name][rows].to(device) for name in ("ints", "floats"))
+                    foe_logits = foe_head(agent, hidden, candidates, ints, floats)
             loss, stats = ppo_loss(
                 logprobs=logprobs,
                 win_logit=win_logit,
@@ -1331,6 +1420,10 @@ def update_agent(agent, optimizer, scaler, autocast, batch, args, value_only=Fal
                 args=args,
                 value_only=value_only,
             )
+            if foe_head:
+                aux_loss, aux_stats = foe_loss(foe_logits, answers[rows].to(device))
+                loss = loss if value_only else loss + args.aux_coef * aux_loss
+                stats |= aux_stats
             stats["grad_norm"] = gradient_step(loss, optimizer, scaler, args.max_grad_norm)
             losses.append({name: value.detach() for name, value in stats.items()})
             kl_sum += float(stats["approx_kl"]) * len(rows)
@@ -1408,6 +1501,8 @@ def check_args(args):
         raise BadInput(f"--teams: {error}") from None
     if args.width % ATTENTION_HEADS:
         raise BadInput(f"--width {args.width} is no multiple of the {ATTENTION_HEADS} attention heads.")
+    if args.aux_coef and not args.open_team_sheets:
+        raise BadInput("--aux-coef needs --open-team-sheets: a foe's choice is numbered by the moves of its sheet.")
     ray_actors.check_address(args.ray_address)
 
 
@@ -1429,7 +1524,9 @@ if __name__ == "__main__":
         )
     for name, parameter in agent.named_parameters():
         parameter.requires_grad_(not args.freeze_shared or name.split(".")[0] in HEADS)
+    foe_head = FoeHead(args.width, args.embedding_width, args.lstm_size).to(device) if args.aux_coef else None
     trained = [parameter for parameter in agent.parameters() if parameter.requires_grad]
+    trained += foe_head.parameters() if foe_head else []
     optimizer = torch.optim.Adam(trained, lr=args.learning_rate, eps=1e-5, fused=True)
     settings = dataclasses.replace(args)  # for config.yaml, where "auto" stays "auto"
     args.sharing = shared_memory.resolve_sharing(args, make_storage, len(to_flat(agent)))
@@ -1439,6 +1536,8 @@ if __name__ == "__main__":
     now = Progress()
     if checkpoint:
         restore(checkpoint, agent=agent, optimizer=optimizer, scaler=scaler)
+        if foe_head:
+            restore(checkpoint, foe_head=foe_head)
         restore(checkpoint, league=league, member_weights=broadcast.member_weights)
         now = Progress(**checkpoint["progress"])
         torch.set_rng_state(checkpoint["torch_rng"])
@@ -1449,6 +1548,7 @@ if __name__ == "__main__":
     def save_all():
         state = {
             "agent": agent.state_dict(),
+            "foe_head": foe_head.state_dict() if foe_head else None,
             "optimizer": optimizer.state_dict(),
             "scaler": scaler.state_dict(),
             "league": league.state_dict(),
@@ -1499,7 +1599,7 @@ if __name__ == "__main__":
             optimizer.param_groups[0]["lr"] = anneal(args.learning_rate, args.learning_rate_final, done)
             annealed = dataclasses.replace(args, ent_coef=anneal(args.ent_coef, args.ent_coef_final, done))
             value_only = bool(args.bc_model) and now.update <= args.value_warmup_updates
-            losses = update_agent(agent, optimizer, scaler, autocast, batch, annealed, value_only=value_only)
+            losses = update_agent(agent, optimizer, scaler, autocast, batch, annealed, value_only, foe_head)
             now.version += 1
 
             league.record(batch.results)

@@ -808,6 +808,8 @@ def make_rows(*shape):
         "values": torch.zeros(*shape),
         "rewards": torch.zeros(*shape),  # what came after the decision
         "versions": torch.zeros(*shape, dtype=torch.int32),  # of the policy that decided
+        # What the opponent chose at the same time, -1 = it was not asked. A loss may know it, an observation never.
+        "foe_actions": torch.zeros(*shape, dtype=torch.int64),
     }
 
 
@@ -979,6 +981,7 @@ class Actor:
         self.rows = make_rows(seats, 32)  # the battles under way; longer ones make room for themselves
         self.lengths = np.zeros(seats, np.int64)  # the learner's decisions so far
         self.policy_ids = np.zeros(seats, np.int64)  # who decides: 0 = the learner's policy, else a frozen one
+        self.chosen = np.full(seats, -1)  # what each seat was asked last and chose, -1 = only the other was asked
         self.opponents = np.zeros(args.num_battles, np.int64)  # which of OPPONENTS, by battle
         self.played = [[] for _ in range(args.num_battles)]  # (key, action) of the battles under way, if inline
         self.waiting = []  # battles that have ended and did not fit into a rollout: (rows, battle)
@@ -1107,6 +1110,7 @@ class Actor:
                     values=self.agent.value(hidden),
                     versions=torch.tensor(self.version, dtype=torch.int32),
                 )
+        self.write_foe_actions(keys, actions, batch.retry[rows])
         self.env.send(keys, actions)
         if self.args.num_workers == 0:  # an inline run resumes exactly: the moves so far lead to the same place
             for key, action in zip(keys.tolist(), actions.tolist()):
@@ -1127,6 +1131,16 @@ class Actor:
             self.rows[name][keys, at] = values
         self.lengths[keys] = at + 1
 
+    def write_foe_actions(self, keys, actions, retry):
+        """Both seats of a battle are asked at the same time, or one of them alone. A seat that is asked again chooses
+        anew, and the other seat's row says so."""
+        fresh, again = keys[~retry], keys[retry]
+        self.chosen[fresh ^ 1] = self.env.scripted_actions[fresh ^ 1]
+        self.chosen[keys] = actions
+        asked = np.concatenate([keys, again ^ 1])
+        asked = asked[(self.chosen[asked] >= 0) & (self.lengths[asked] > 0)]  # the learner's seats
+        self.rows["foe_actions"][asked, self.lengths[asked] - 1] = torch.from_numpy(self.chosen[asked ^ 1])
+
     def state_dict(self):
         """All that the next rollout depends on, so that an inline run resumes exactly. Battles are their moves."""
         longest = max(int(self.lengths.max()), 1)
@@ -1136,6 +1150,7 @@ class Actor:
             "players": self.env.players,
             "lengths": self.lengths,
             "policy_ids": self.policy_ids,
+            "chosen": self.chosen,
             "opponents": self.opponents,
         }
         return {
@@ -1152,7 +1167,7 @@ class Actor:
 
     def load_state_dict(self, state):
         arrays = {name: tensor.numpy() for name, tensor in state["arrays"].items()}
-        for name in ("lengths", "policy_ids", "opponents"):
+        for name in ("lengths", "policy_ids", "chosen", "opponents"):
             getattr(self, name)[:] = arrays[name]
         self.shares = arrays["shares"]
         self.rows = {name: values.clone() for name, values in state["rows"].items()}
@@ -1445,12 +1460,12 @@ def advantages_and_returns(batch, gamma, gae_lambda):
 
 def evaluate_battles(agent, batch, battles, device):
     """The agent's pass over some battles of the batch, from their previews on
-    → their rows (R,), log-probs (R, 2, 90) and the LSTM's outputs (R, H), in the order of rows"""
+    → their rows (R,), log-probs (R, 2, 90), the LSTM's outputs (R, H) and candidates, in the order of rows"""
     rows, batch_sizes = pack_battles(batch.starts[battles], batch.lengths[battles])
     names = ("ints", "floats", "is_preview", "legal", "actions")
     ints, floats, is_preview, legal, actions = (batch.rows[name][rows].to(device) for name in names)
     hidden, candidates = agent.unroll(ints, floats, batch_sizes)
-    return rows, agent.logprobs(hidden, candidates, is_preview, legal, actions), hidden
+    return rows, agent.logprobs(hidden, candidates, is_preview, legal, actions), hidden, candidates
 
 
 def minibatches(num_battles, count):
@@ -1483,7 +1498,7 @@ def policy_logprobs(policy, batch, device):
     by_length = batch.lengths.argsort(stable=True)  # battles of like length together: fewer steps
     for battles in by_length.tensor_split(math.ceil(len(table) / 1024)):
         if len(battles):
-            rows, logprobs, _ = evaluate_battles(policy, batch, battles, device)
+            rows, logprobs, *_ = evaluate_battles(policy, batch, battles, device)
             table[rows] = logprobs.cpu()
     return table
 
@@ -1576,7 +1591,7 @@ def update_agent(agent, optimizer, scaler, autocast, batch, references, args, va
         kl_sum = 0.0
         for battles in minibatches(len(batch.lengths), args.num_minibatches):
             with autocast():
-                rows, logprobs, hidden = evaluate_battles(agent, batch, battles, device)
+                rows, logprobs, hidden, _ = evaluate_battles(agent, batch, battles, device)
                 win_logit = agent.win_logit(hidden.detach() if value_only else hidden)
             loss, stats, kls, chosen = rnad_loss(
                 logprobs=logprobs,

@@ -2,6 +2,8 @@
 them."""
 
 import contextlib
+import dataclasses
+import functools
 import json
 import math
 import os
@@ -241,7 +243,7 @@ def test_another_attention_layer_adds_to_what_the_first_made(mixed):
 def test_masked_actions_have_probability_0_and_no_gradient(mixed):
     actor, batch = mixed
     with torch.no_grad():
-        rows, logprobs, _ = evaluate_all(actor.agent, batch)
+        rows, logprobs, *_ = evaluate_all(actor.agent, batch)
     legal = batch.rows["legal"][rows]
     assert (logprobs.exp()[~legal] == 0).all() and (logprobs.exp()[legal] > 0).all()
     assert torch.allclose(logprobs.exp().sum(-1), torch.ones(len(rows), 2), atol=1e-5)
@@ -257,7 +259,7 @@ def test_unroll_gives_back_the_actors_log_probs_and_values(mixed):
     """Over whole battles of all lengths, over borders of rollouts, and over decisions that were asked twice."""
     actor, batch = mixed
     with torch.no_grad():
-        rows, logprobs, hidden = evaluate_all(actor.agent, batch)
+        rows, logprobs, hidden, _ = evaluate_all(actor.agent, batch)
     logprob = script.taken_logprob(logprobs, choices_at(batch, rows))
     assert sorted(rows.tolist()) == list(range(len(batch.rows["actions"]))) and actor.env.count > 100
     assert (logprob - batch.rows["logprobs"][rows]).abs().max() < 1e-5
@@ -266,7 +268,7 @@ def test_unroll_gives_back_the_actors_log_probs_and_values(mixed):
     alone = torch.ones_like(batch.rows["actions"])  # every decision as a battle of its own: the memory matters
     forgetful = SimpleNamespace(rows=batch.rows, starts=alone.cumsum(0) - 1, lengths=alone)
     with torch.no_grad():
-        rows, logprobs, _ = evaluate_all(actor.agent, forgetful)
+        rows, logprobs, *_ = evaluate_all(actor.agent, forgetful)
     assert (script.taken_logprob(logprobs, choices_at(batch, rows)) - batch.rows["logprobs"][rows]).abs().max() > 1e-3
 
 
@@ -335,6 +337,72 @@ def test_clipped_loss_by_hand():
     torch.testing.assert_close(logprob.grad, torch.tensor([0.0, -0.5, 0.0, 1.5]) / 4)
     torch.testing.assert_close(stats["approx_kl"], (ratios - 1 - ratios.log()).mean())
     assert float(stats["clipfrac"]) == 1.0
+
+
+def test_foe_actions_are_what_the_foes_then_do(mixed):
+    """Of every turn it is known what the opponent chose, whoever it is; the next observation shows its moves."""
+    _, batch = mixed
+    ints, floats = batch.rows["ints"].long(), batch.rows["floats"]
+    opp, history, field = LAYOUT["opp"], LAYOUT["history"], LAYOUT["field"]
+    answers = script.foe_answers(batch.rows["foe_actions"], batch.rows["is_preview"])
+    is_turn = ~batch.rows["is_preview"] & (floats[:, field.float_index(0, "forced")] == 0)
+    assert (answers[is_turn] >= 0).any(1).all() and (answers[batch.rows["is_preview"]] == -1).all()
+    assert 0.05 < (answers[~is_turn & ~batch.rows["is_preview"]] == -1).all(1).float().mean() < 1.0
+    right, seen = np.zeros((2, 5)), np.zeros((2, 5))  # moves and switches, by opponent
+    opponents = batch.results["opponents"].repeat_interleave(batch.lengths).tolist()
+    last_rows = set((batch.starts + batch.lengths - 1).tolist())
+    for row in set(is_turn.nonzero().flatten().tolist()) - last_rows:
+        turns = 25 * (floats[row + 1] - floats[row])[field.float_index(0, "turn")]
+        for slot, answer in enumerate(answers[row].tolist()):
+            events = []  # the moves and switches of this foe in the turn that followed, the first one last
+            for event in range(history.rows):
+                used, age, is_switch, is_cant = floats[row + 1, history.float_index(event, "used") :][:4].tolist()
+                actor, _, move = ints[row + 1, history.int_index(event, "actor") :][:3].tolist()
+                if used and not is_cant and actor == 3 + slot and abs(4 * age - turns) < 0.01:
+                    events.append((is_switch, move))
+            if answer >= 0 and events:
+                place = [floats[row, opp.float_index(mon, f"active_{'ab'[slot]}")] for mon in range(6)].index(1.0)
+                move = int(ints[row, opp.int_index(place, f"move_{answer // 10 + 1}")]) if answer < 40 else 0
+                if events[-1][0] == (answer == 40) or answer == 40:  # a foe may be driven out before its move
+                    seen[answer // 40, opponents[row]] += 1
+                    right[answer // 40, opponents[row]] += events[-1] == (answer == 40, move)
+    assert (seen[0] > 0).all() and right[0].sum() > 0.97 * seen[0].sum() and right[1].sum() > 0.9 * seen[1].sum() > 0
+
+
+def test_foe_head_learns_what_foes_do(mixed):
+    _, batch = mixed
+    args = small_args(aux_coef=1.0, update_epochs=20, target_kl=0.0, vf_coef=0.0, learning_rate=1e-3)
+    torch.manual_seed(1)
+    agent = script.make_agent(vars(args))
+    head = script.FoeHead(args.width, args.embedding_width, args.lstm_size)
+    optimizer = torch.optim.Adam([*agent.parameters(), *head.parameters()], lr=1e-3)
+    update = functools.partial(
+        script.update_agent, agent, optimizer, torch.amp.GradScaler(enabled=False), contextlib.nullcontext, batch
+    )
+    first = update(dataclasses.replace(args, update_epochs=1), foe_head=head)
+    before = {name: tensor.clone() for name, tensor in agent.state_dict().items()}
+    update(args, foe_head=head)
+    last = update(dataclasses.replace(args, update_epochs=1), foe_head=head)
+    assert last["losses/foe_loss"] < 0.7 * first["losses/foe_loss"]
+    assert last["losses/foe_accuracy"] > 2 * first["losses/foe_accuracy"]
+    answers = script.foe_answers(batch.rows["foe_actions"], batch.rows["is_preview"])
+    known = float((answers >= 0).any(1).float().mean())
+    assert 0.5 < known < 1.0 and 0.5 < last["losses/foe_known"] < 1.0
+    # the gradient reaches what the policy is made of
+    logits = head(agent, *script.evaluate_battles(agent, batch, torch.arange(4), "cpu")[2:], *rows_of(batch, 4))
+    agent.zero_grad()
+    script.foe_loss(logits, answers[packed_rows(batch, 4)])[0].backward()
+    for name in ("lstm.weight_hh_l0", "embedding.weight", "mon_ids.weight", "attention.0.qkv.weight"):
+        assert dict(agent.named_parameters())[name].grad.abs().max() > 0, name
+    assert agent.query.weight.grad is None and any(not before[name].equal(agent.state_dict()[name]) for name in before)
+
+
+def packed_rows(batch, battles):
+    return script.pack_battles(batch.starts[:battles], batch.lengths[:battles])[0]
+
+
+def rows_of(batch, battles):
+    return [batch.rows[name][packed_rows(batch, battles)] for name in ("ints", "floats")]
 
 
 def test_a_categorical_value_is_drawn_to_the_return():
@@ -408,7 +476,7 @@ def test_every_loss_term_alone_has_a_finite_policy_gradient(mixed):
     agent = actor.agent
     for term in ("policy_loss", "value_loss", "entropy"):
         agent.zero_grad()
-        rows, logprobs, hidden = evaluate_all(agent, batch)
+        rows, logprobs, hidden, _ = evaluate_all(agent, batch)
         advantages = torch.linspace(-1, 1, len(rows))
         _, stats = script.ppo_loss(
             logprobs=logprobs,
@@ -480,13 +548,13 @@ def test_directions_of_an_update(mixed):
     agent = script.make_agent(vars(small_args()))
     agent.load_state_dict(after)
     with torch.no_grad():
-        rows, logprobs, _ = evaluate_all(agent, batch)
-        _, before, _ = evaluate_all(actor.agent, batch)
+        rows, logprobs, *_ = evaluate_all(agent, batch)
+        _, before, *_ = evaluate_all(actor.agent, batch)
     assert float(script.policy_entropy(logprobs).mean()) > float(script.policy_entropy(before).mean()) + 0.05
     _, after, _ = updated(mixed, learning_rate=1e-4, ent_coef=0.0, vf_coef=0.0, update_epochs=1, num_minibatches=1)
     agent.load_state_dict(after)
     with torch.no_grad():
-        rows, logprobs, _ = evaluate_all(agent, batch)
+        rows, logprobs, *_ = evaluate_all(agent, batch)
     gain = script.taken_logprob(logprobs, choices_at(batch, rows)) - batch.rows["logprobs"][rows]
     advantages = script.advantages_and_returns(batch, 0.99, 0.95)[0][rows]
     assert float((gain * script.normalise(advantages)).mean()) > 1e-4
