@@ -47,6 +47,7 @@ from cleanrl_games.envs.vgc.mdbo import (
     SLOT_ACTIONS,
     SLOT_PARTS,
     SWITCH,
+    joint_mask,
 )
 from cleanrl_games.envs.vgc.vocabulary import FLOATS, INTS, LAYOUT, SIZES, columns_of
 from cleanrl_games.runtime import models, ray_actors, shared_memory
@@ -175,6 +176,8 @@ class Args:
     """weight of the value loss"""
     aux_coef: NonNegative = 0.0
     """weight of predicting what both foes do this turn, as an auxiliary loss; 0 = none"""
+    swap_coef: NonNegative = 0.0
+    """weight of deciding and judging alike where slots a and b of a side are swapped; 0 = not asked for"""
     max_grad_norm: Positive = 0.5
     """gradient clip"""
     width: Size = 64
@@ -751,6 +754,19 @@ def clipped_loss(logprob, old_logprob, advantages, clip_coef):
     return loss, stats
 
 
+def swap_loss(logprob, swapped_logprob):
+    """KL(policy ‖ policy where slots are swapped) by the actions taken, whose gradient goes to the swapped view only.
+    (N,), (N,) → loss, statistics
+
+    The swapped decisions are no sample of what the policy does there: as data for PPO's ratio they would be off-policy
+    from the first step, and clipped for being so. So they are asked to agree with the others (DrAC, Raileanu et al.
+    2020), and the advantages stay with the decisions that were made."""
+    logratio = (swapped_logprob - logprob).detach().clamp(max=5.0)
+    # The gradient of r − 1 − log r, which is KL's in the mean, but no sample counts more than one of ratio 0.
+    weight = (logratio.exp() - 1).clamp(max=1.0)
+    return (weight * swapped_logprob).mean(), {"swap_kl": (logratio.exp() - 1 - logratio).mean()}
+
+
 def foe_answers(foe_actions, is_preview):
     """Joint numbers (N,), -1 = not asked → what to predict of each slot (N, 2): FoeHead's answers, -1 = nothing"""
     slots = torch.stack([foe_actions // SLOT_ACTIONS, foe_actions % SLOT_ACTIONS], 1)
@@ -771,6 +787,95 @@ def league_probabilities(qualities):
     """Prioritised sampling as in OpenAI Five: softmax of the qualities."""
     exp = np.exp(np.asarray(qualities) - np.max(qualities))
     return (exp / exp.sum()).tolist()
+
+
+# ---------------------------------------------------------------------------------------------------------- symmetry
+#
+# Slots a and b of a side can be swapped, all through a battle, and the game is the same. A swap exchanges columns of
+# the observation, values of columns that name slots, and actions; twice the same swap is none. A preview has no slots.
+
+
+def swapped_columns(own, foe):
+    """→ where each int column (INTS,) and each float column (FLOATS,) comes from when our, or the foes', slots swap"""
+    tables = {}
+    for kind, count in (("ints", INTS), ("floats", FLOATS)):
+        tables[kind] = np.arange(count)
+        for name, group in LAYOUT.items():
+            names = getattr(group, kind)
+            source = columns_of(np.arange(count)[None], name, kind)[0].copy()  # (rows, columns)
+            partner = np.arange(len(names))  # the column that says the same of the other slot
+            for column, word in enumerate(names):
+                if word.endswith("_a"):
+                    partner[column] = names.index(f"{word[:-2]}_b")
+                    partner[partner[column]] = column
+            if name in ("own", "opp") and (own if name == "own" else foe):
+                source = source[:, partner]  # active_a and active_b
+            if name == "own" and own:
+                source = source[[1, 0, 2, 3, 4, 5]]  # the first two of a request stand in the slots
+            if name in ("active", "damage"):  # the slots' rows: own a, own b, foe a, foe b; columns of the opposing two
+                slots = source.reshape(4, group.rows // 4, len(names))
+                if foe:
+                    slots[:2] = slots[:2, :, partner]
+                if own:
+                    slots[2:] = slots[2:, :, partner]
+                source = slots[[*((1, 0) if own else (0, 1)), *((3, 2) if foe else (2, 3))]].reshape(source.shape)
+            at = group.int_at if kind == "ints" else group.float_at
+            tables[kind][at : at + source.size] = source.flatten()
+    return torch.from_numpy(tables["ints"]), torch.from_numpy(tables["floats"])
+
+
+def swapped_slot_actions(own, foe):
+    """(45,): what each action of a slot is called then. Targets −2, −1 are our slots, 1, 2 the foes'; the switches 0, 1
+    are to our slots (Revival Blessing)"""
+    table = np.arange(SLOT_ACTIONS)
+    moves = table[:SWITCH].reshape(8, 5)
+    target_order = [*((1, 0) if own else (0, 1)), 2, *((4, 3) if foe else (3, 4))]
+    return torch.from_numpy(
+        np.concatenate([moves[:, target_order].flatten(), [SWITCH + own, SWITCH + 1 - own], table[SWITCH + 2 :]])
+    )
+
+
+def swap_rows(rows, own, foe):
+    """Decisions (N, …) as their player would have seen and made them with slots swapped."""
+    int_columns, float_columns = swapped_columns(own, foe)
+    actions = swapped_slot_actions(own, foe)
+    ints, floats = rows["ints"][:, int_columns], rows["floats"][:, float_columns]
+    codes = torch.tensor([0, *((2, 1) if own else (1, 2)), *((4, 3) if foe else (3, 4))], dtype=torch.int16)
+    history, active = LAYOUT["history"], LAYOUT["active"]
+    for name in ("actor", "target"):
+        at = [history.int_index(row, name) for row in range(history.rows)]
+        ints[:, at] = codes[ints[:, at].long()]
+    at = [active.int_index(row, "row") for row in (0, 1)]
+    ints[:, at] = torch.tensor([0, *((2, 1) if own else (1, 2)), *range(3, 7)], dtype=torch.int16)[ints[:, at].long()]
+
+    pairs = torch.from_numpy(joint_mask(rows["slots"].numpy(), rows["pass_rule"].numpy()))
+    pairs = pairs.view(-1, SLOT_ACTIONS, SLOT_ACTIONS)[:, actions][:, :, actions]
+    pairs = pairs.mT if own else pairs
+    slot_0, slot_1 = actions[split_action(rows["is_preview"], rows["actions"]).clamp(max=SLOT_ACTIONS - 1)].unbind(1)
+    slot_0, slot_1 = (slot_1, slot_0) if own else (slot_0, slot_1)
+    legal = torch.stack([pairs.any(2), pairs[torch.arange(len(pairs)), slot_0]], 1)
+    swapped = {
+        "ints": ints,
+        "floats": floats,
+        "legal": F.pad(legal, (0, NUM_PREVIEWS - SLOT_ACTIONS)),
+        "actions": SLOT_ACTIONS * slot_0 + slot_1,
+        "slots": rows["slots"][:, [1, 0] if own else [0, 1]][:, :, actions],
+    }
+    for name, values in swapped.items():
+        values[rows["is_preview"]] = rows[name][rows["is_preview"]]
+    return {**rows, **swapped}
+
+
+def swap_battles(batch):
+    """The batch with slots swapped in every battle: ours, the foes' or both, drawn for each"""
+    views = torch.randint(1, 4, (len(batch.lengths),)).repeat_interleave(batch.lengths)
+    rows = {name: values.clone() for name, values in batch.rows.items()}
+    for view in (1, 2, 3):
+        at = (views == view).nonzero().squeeze(1)
+        swapped = swap_rows({name: values[at] for name, values in batch.rows.items()}, bool(view & 1), bool(view & 2))
+        for name in ("ints", "floats", "legal", "actions", "slots"):
+            rows[name][at] = swapped[name]
+    return dataclasses.replace(batch, rows=rows)
 
 
 # -------------------------------------------------------------------------------------------------------------- storage
@@ -797,6 +902,8 @@ def make_rows(*shape):
         "ints": torch.zeros(*shape, INTS, dtype=torch.int16),
         "floats": torch.zeros(*shape, FLOATS),
         "legal": torch.zeros(*shape, 2, NUM_PREVIEWS, dtype=torch.bool),  # of both choices, the second given the first
+        "slots": torch.zeros(*shape, 2, SLOT_ACTIONS, dtype=torch.uint8),  # of each slot alone, for mdbo.joint_mask
+        "pass_rule": torch.zeros(*shape, dtype=torch.uint8),
         "is_preview": torch.zeros(*shape, dtype=torch.bool),
         "actions": torch.zeros(*shape, dtype=torch.int64),
         "logprobs": torch.zeros(*shape),
@@ -1099,6 +1206,8 @@ class Actor:
                     ints=torch.from_numpy(batch.ints[rows[mine]]),
                     floats=torch.from_numpy(batch.floats[rows[mine]]),
                     legal=legal,
+                    slots=torch.from_numpy(batch.slots[rows[mine]]),
+                    pass_rule=torch.from_numpy(batch.pass_rule[rows[mine]]),
                     is_preview=is_preview[mine],
                     actions=action,
                     logprobs=logprob,
@@ -1400,6 +1509,7 @@ def update_agent(agent, optimizer, scaler, autocast, batch, args, value_only=Fal
     advantages, returns = advantages_and_returns(batch, args.gamma, args.gae_lambda)
     choices = split_action(batch.rows["is_preview"], batch.rows["actions"])
     answers = foe_answers(batch.rows["foe_actions"], batch.rows["is_preview"])
+    swapped = swap_battles(batch) if args.swap_coef and not value_only else None
     losses, passes, mean_kl = [], 0, 0.0
     while passes < args.update_epochs and not 0 < args.target_kl < mean_kl:
         kl_sum = 0.0
@@ -1424,6 +1534,18 @@ def update_agent(agent, optimizer, scaler, autocast, batch, args, value_only=Fal
                 aux_loss, aux_stats = foe_loss(foe_logits, answers[rows].to(device))
                 loss = loss if value_only else loss + args.aux_coef * aux_loss
                 stats |= aux_stats
+            if swapped:
+                with autocast():
+                    _, swapped_logprobs, swapped_hidden, _ = evaluate_battles(agent, swapped, battles, device)
+                    swapped_win_logit = agent.win_logit(swapped_hidden)
+                swapped_choices = split_action(swapped.rows["is_preview"][rows], swapped.rows["actions"][rows])
+                agreement, swap_stats = swap_loss(
+                    taken_logprob(logprobs, choices[rows].to(device)),
+                    taken_logprob(swapped_logprobs, swapped_choices.to(device)),
+                )
+                swapped_value_loss = value_loss(swapped_win_logit, returns[rows].to(device))
+                loss = loss + args.swap_coef * (agreement + args.vf_coef * swapped_value_loss)
+                stats |= {**swap_stats, "swap_value_loss": swapped_value_loss}
             stats["grad_norm"] = gradient_step(loss, optimizer, scaler, args.max_grad_norm)
             losses.append({name: value.detach() for name, value in stats.items()})
             kl_sum += float(stats["approx_kl"]) * len(rows)

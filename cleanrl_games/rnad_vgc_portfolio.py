@@ -802,6 +802,8 @@ def make_rows(*shape):
         "ints": torch.zeros(*shape, INTS, dtype=torch.int16),
         "floats": torch.zeros(*shape, FLOATS),
         "legal": torch.zeros(*shape, 2, NUM_PREVIEWS, dtype=torch.bool),  # of both choices, the second given the first
+        "slots": torch.zeros(*shape, 2, SLOT_ACTIONS, dtype=torch.uint8),  # of each slot alone, for mdbo.joint_mask
+        "pass_rule": torch.zeros(*shape, dtype=torch.uint8),
         "is_preview": torch.zeros(*shape, dtype=torch.bool),
         "actions": torch.zeros(*shape, dtype=torch.int64),
         "logprobs": torch.zeros(*shape),
@@ -1104,6 +1106,8 @@ class Actor:
                     ints=torch.from_numpy(batch.ints[rows[mine]]),
                     floats=torch.from_numpy(batch.floats[rows[mine]]),
                     legal=legal,
+                    slots=torch.from_numpy(batch.slots[rows[mine]]),
+                    pass_rule=torch.from_numpy(batch.pass_rule[rows[mine]]),
                     is_preview=is_preview[mine],
                     actions=action,
                     logprobs=logprob,

@@ -21,10 +21,10 @@ import torch
 import yaml
 
 from cleanrl_games import ppo_vgc_mdbo as script
-from cleanrl_games.envs.vgc import contract, mdbo
+from cleanrl_games.envs.vgc import TeamPool, VGCVecEnv, contract, mdbo
 from cleanrl_games.envs.vgc.vec_env import FINISHED
 from cleanrl_games.envs.vgc.vec_env import Batch as EnvBatch
-from cleanrl_games.envs.vgc.vocabulary import INTS, LAYOUT
+from cleanrl_games.envs.vgc.vocabulary import INTS, LAYOUT, columns_of
 from cleanrl_games.runtime import models as runtime_models
 from cleanrl_games.runtime import shared_memory
 from cleanrl_games.runtime.checkpoints import load_checkpoint
@@ -395,6 +395,114 @@ def test_foe_head_learns_what_foes_do(mixed):
     for name in ("lstm.weight_hh_l0", "embedding.weight", "mon_ids.weight", "attention.0.qkv.weight"):
         assert dict(agent.named_parameters())[name].grad.abs().max() > 0, name
     assert agent.query.weight.grad is None and any(not before[name].equal(agent.state_dict()[name]) for name in before)
+
+
+SWAPS = [(True, False), (False, True), (True, True)]
+
+
+@pytest.mark.parametrize("own, foe", SWAPS)
+def test_swapping_slots_twice_changes_nothing_and_keeps_what_is_legal(mixed, own, foe):
+    _, batch = mixed
+    swapped = script.swap_rows(batch.rows, own, foe)
+    again = script.swap_rows(swapped, own, foe)
+    for name, values in batch.rows.items():
+        assert torch.equal(again[name], values), name
+    preview = batch.rows["is_preview"]
+    for name in ("ints", "floats", "actions", "legal"):
+        assert torch.equal(swapped[name][preview], batch.rows[name][preview])
+        if own or name != "legal":  # whoever may aim at one foe may aim at the other
+            assert not torch.equal(swapped[name], batch.rows[name])
+    choices = script.split_action(preview, swapped["actions"])
+    assert swapped["legal"].gather(2, choices[..., None]).all()
+    for row in (~preview).nonzero().flatten().tolist()[::5]:  # the legal pairs are the swapped legal pairs
+        before, after = (
+            mdbo.joint_mask(rows["slots"][row].numpy(), rows["pass_rule"][row].numpy())
+            for rows in (batch.rows, swapped)
+        )
+        expected = {swapped_by_hand(int(action), own, foe) for action in np.flatnonzero(before)}
+        assert set(np.flatnonzero(after).tolist()) == expected
+        assert int(swapped["actions"][row]) == swapped_by_hand(int(batch.rows["actions"][row]), own, foe)
+        assert swapped["legal"][row, 0].nonzero().flatten().tolist() == sorted({a // 45 for a in expected})
+        second = sorted(a % 45 for a in expected if a // 45 == int(choices[row, 0]))
+        assert swapped["legal"][row, 1].nonzero().flatten().tolist() == second
+
+
+def swapped_by_hand(action, own, foe):
+    slots = []
+    for slot in mdbo.decode(action):
+        target = {1: 2, 2: 1}.get(slot.target, slot.target) if foe else slot.target
+        target = {-1: -2, -2: -1}.get(target, target) if own else target
+        switch = {0: 1, 1: 0}.get(slot.switch, slot.switch) if own else slot.switch
+        slots.append(slot._replace(target=target, switch=switch))
+    return mdbo.encode(*(reversed(slots) if own else slots))
+
+
+def test_swapped_slots_are_what_the_simulator_shows():
+    """A team whose sheet names its leads the other way round: the same turn with the slots of that side swapped."""
+    team, other = TeamPool("shipped", "gen9vgc2023regc").packed[:2]
+    members = team.split("]")
+    turned = "]".join([members[1], members[0], *members[2:]])
+    seen = []
+    for first in (team, turned):
+        with VGCVecEnv(num_battles=1, battle_format="gen9vgc2023regc", teams=([first], [other]), seed=4) as env:
+            batch = env.recv()
+            env.send(batch.key[batch.decisions], [0, 0])  # the first two lead, the next two follow
+            batch = env.recv()
+            frames = batch.frames[np.argsort(batch.side)]
+            seen.append(
+                {name: torch.from_numpy(frames[name].copy()) for name in ("ints", "floats", "slots", "pass_rule")}
+            )
+    for side, own in ((0, True), (1, False)):
+        rows = {name: values[[side]] for name, values in seen[0].items()}
+        rows |= {"actions": torch.zeros(1, dtype=torch.int64), "is_preview": torch.zeros(1, dtype=torch.bool)}
+        rows["legal"] = torch.zeros(1, 2, 90, dtype=torch.bool)
+        plain = {**rows, "ints": rows["ints"].clone()}
+        swapped = script.swap_rows(rows, own, not own)
+        for kind in ("ints", "floats"):
+            expected = seen[1][kind][[side]]
+            assert not torch.equal(plain[kind], expected)
+            for name in LAYOUT:
+                if name == "history":  # who came in first has swapped too
+                    continue
+                ours, theirs = (columns_of(values, name, kind)[0] for values in (swapped[kind], expected))
+                if not own and name in ("opp", "belief"):  # in the order of their sheet
+                    theirs = theirs[[1, 0, 2, 3, 4, 5]]
+                if not own and name == "active" and kind == "ints":
+                    theirs[2:, 0] = torch.tensor([0, 2, 1, 3, 4, 5, 6], dtype=theirs.dtype)[theirs[2:, 0].long()]
+                assert torch.equal(ours, theirs), (side, kind, name)
+        events = [
+            {tuple(event) for event in columns_of(values, "history", "ints")[0].tolist()}
+            for values in (swapped["ints"], seen[1]["ints"][[side]])
+        ]
+        assert events[0] == events[1] and len(events[0]) >= 4
+        assert torch.equal(swapped["slots"], seen[1]["slots"][[side]])
+
+
+def test_both_views_come_to_agree(mixed):
+    """What the policy does with slots swapped becomes what it does without; by itself it does not."""
+    actor, batch = mixed
+    after = {}
+    for swap_coef in (1.0, 1e-9):
+        args = small_args(swap_coef=swap_coef, ent_coef=0.0, update_epochs=1, num_minibatches=1)
+        agent = script.make_agent(vars(args))
+        agent.load_state_dict(actor.agent.state_dict())
+        optimizer = torch.optim.Adam(agent.parameters(), lr=1e-3)
+        parts = (agent, optimizer, torch.amp.GradScaler(enabled=False), contextlib.nullcontext, batch, args)
+        torch.manual_seed(5)
+        kl = [script.update_agent(*parts)["losses/swap_kl"] for _ in range(12)]
+        after[swap_coef] = sum(kl[-3:]) / sum(kl[:3])
+    assert after[1.0] < 0.7 < after[1e-9]
+
+
+def test_the_gradient_of_agreement_is_that_of_the_kl():
+    """Over all actions, each as often as the policy takes it."""
+    torch.manual_seed(2)
+    policy, logits = (0.3 * torch.randn(6)).log_softmax(0), torch.zeros(6, requires_grad=True)
+    actions = torch.arange(6).repeat_interleave((policy.exp() * 60_000).round().long())
+    script.swap_loss(policy[actions], logits.log_softmax(0)[actions])[0].backward()
+    same = torch.zeros(6, requires_grad=True)
+    (policy.exp() * (policy - same.log_softmax(0))).sum().backward()
+    assert torch.allclose(logits.grad, same.grad, atol=1e-4) and same.grad.abs().max() > 0.01
 
 
 def packed_rows(batch, battles):
