@@ -246,6 +246,9 @@ class Args:
 # --8<-- [start:vgc_network]
 ATTENTION_HEADS = 4
 NUM_HIT_FEATURES = 32  # what a move does to a foe is told in so many numbers
+IDS_PER_BAG = (len(LAYOUT["own"].ints), len(LAYOUT["history"].ints), 1)  # of a Pokémon, an event, a move
+NUM_IDS = (12 * IDS_PER_BAG[0], LAYOUT["history"].rows * IDS_PER_BAG[1], 8)
+MANY_ROWS = 128  # from here on it pays to find out which bags are the same
 
 
 def linear(fan_in, fan_out, std=2**0.5):
@@ -286,8 +289,8 @@ def pack_battles(starts, lengths):
 
 def id_bags():
     """The ids of an observation as bags whose embeddings are summed: twelve Pokémon, the last turns' events, the eight
-    moves of our active two. → columns of the ids, where the vocabulary of each starts in one table of all, where bags
-    start, the table's length
+    moves of our active two. → columns of the ids, where the vocabulary of each starts in one table of all, the table's
+    length
 
     Columns that mean different things have rows of their own in the table."""
     sizes = {
@@ -311,13 +314,17 @@ def id_bags():
     bags += [[(own.int_index(row, f"move_{i}"), "move")] for row in (0, 1) for i in (1, 2, 3, 4)]
     columns = [column for bag in bags for column, _ in bag]
     offsets = [table_starts[same.get(name, name)] for bag in bags for _, name in bag]
-    bag_starts = list(accumulate([0, *map(len, bags)]))[:-1]
-    return columns, offsets, bag_starts, sum(sizes.values())
+    return columns, offsets, sum(sizes.values())
 
 
 def bin_edges(count):
     """Of a categorical value (N + 1,). Wider than returns are: those of ±1 would lose half of their bell."""
     return torch.linspace(-1.2, 1.2, count + 1)
+
+
+def spread(values, places):
+    """(U, W), (N,) or None → (N, W)"""
+    return values if places is None else values.index_select(0, places)
 
 
 class Candidates(NamedTuple):
@@ -374,10 +381,11 @@ class Agent(nn.Module):
         self.versus_at = active.floats.index("move_1_vs_a")
 
         # ids
-        columns, offsets, bag_starts, num_ids = id_bags()
+        columns, offsets, num_ids = id_bags()
         self.register_buffer("id_columns", torch.tensor(columns), persistent=False)
         self.register_buffer("id_offsets", torch.tensor(offsets, dtype=torch.int32), persistent=False)
-        self.register_buffer("bag_starts", torch.tensor(bag_starts, dtype=torch.int32), persistent=False)
+        random_numbers = torch.randint(2**62, (max(IDS_PER_BAG),), generator=torch.Generator().manual_seed(0))
+        self.register_buffer("id_mix", 2 * random_numbers + 1, persistent=False)
         self.embedding = nn.EmbeddingBag(num_ids, embedding_width, mode="sum")
         nn.init.normal_(self.embedding.weight, std=0.1)
 
@@ -431,19 +439,33 @@ class Agent(nn.Module):
     # -------------------------------------------------------------------------------------- from observations to memory
 
     def embed_ids(self, ints):
-        """ints (B, INTS) → sums of embeddings: of the twelve Pokémon (B, 12, E), of the last turns' events, of our
-        active two's moves (B, 8, E)"""
-        # One look-up for everything: each would write a gradient as large as the table.
+        """ints (B, INTS) → of the twelve Pokémon, of the last turns' events and of our active two's moves: the sums of
+        embeddings of those that differ (U, E), and which of them stands where (12 · B,), (8 · B,), (8 · B,); None: each
+        in its own place"""
+        # A battle's Pokémon have the same ids in nearly all of its decisions. In many rows, only those that differ are
+        # looked up and get a gradient, one Pokémon in thirteen: the learner takes 0.89 times as long. What has the same
+        # sum of ids times random numbers, of 64 bits, is the same.
         ids = ints[:, self.id_columns].int() + self.id_offsets
-        rows = torch.arange(len(ints), device=ints.device, dtype=torch.int32)[:, None]
-        starts = rows * ids.shape[1] + self.bag_starts
-        bags = self.embedding(ids.flatten(), starts.flatten()).view(*starts.shape, -1)
-        return bags.split([12, LAYOUT["history"].rows, 8], 1)
+        bags, starts, places, end = [], [], [], 0
+        for part, size in zip(ids.split(NUM_IDS, 1), IDS_PER_BAG):
+            part, place = part.reshape(-1, size), None
+            if len(ints) >= MANY_ROWS:
+                different, place = (part * self.id_mix[:size]).sum(1).unique(return_inverse=True)
+                where = torch.empty_like(different)
+                where[place] = torch.arange(len(place), device=place.device)
+                part = part[where]
+            bags.append(part.flatten())
+            starts.append(torch.arange(end, end + len(bags[-1]), size, device=ids.device, dtype=torch.int32))
+            places.append(place)
+            end += len(bags[-1])
+        # One look-up for everything: each would write a gradient as large as the table.
+        sums = self.embedding(torch.cat(bags), torch.cat(starts))
+        return sums.split([len(part) for part in starts]), places
 
     def encode(self, ints, floats):
         """ints (B, INTS), floats (B, FLOATS) → the LSTM's input (B, H), and what the heads point at"""
         own, opp, active, field, history, belief, damage = (columns_of(floats, name) for name in LAYOUT)
-        mons, events, moves = self.embed_ids(ints)
+        (mon_sums, event_sums, move_sums), (mon_at, event_at, move_at) = self.embed_ids(ints)
 
         stands = slice(self.active_at, self.active_at + 2)  # columns active_a, active_b
         # (B, side, eight moves, target, numbers): low and high roll, chance of a knock-out, who is first
@@ -454,13 +476,16 @@ class Agent(nn.Module):
         ours = torch.baddbmm(self.own_numbers(own[..., self.common :]), own[..., stands], our_slots)
         theirs = torch.baddbmm(self.belief_numbers(belief), opp[..., stands], their_slots)
         numbers = self.mon_numbers(torch.cat([own[..., : self.common], opp], 1))
-        tokens = self.mon_ids(mons) + numbers + torch.cat([ours, theirs], 1)
+        mons = spread(self.mon_ids(mon_sums), mon_at).view(len(own), 12, -1)
+        tokens = mons + numbers + torch.cat([ours, theirs], 1)
         tokens = self.norm_out(self.attention(tokens))  # (B, 12, W)
 
         our_tokens, their_tokens = tokens.split(6, 1)  # not slices: their gradients are zeros with a window each
         standing, bench, _ = our_tokens.split(2, 1)
         foes = opp[..., stands].mT @ their_tokens  # (B, 2, W), zero where nobody stands
-        events = F.relu(self.history_in(torch.cat([events, history], -1))).sum(1)
+        of_ids, of_numbers = self.history_in.weight.split([event_sums.shape[1], history.shape[2]], 1)
+        events = spread(F.linear(event_sums, of_ids), event_at).view(len(own), history.shape[1], -1)
+        events = F.relu(events + F.linear(history, of_numbers, self.history_in.bias)).sum(1)
         field = F.relu(self.field_in(field.squeeze(1)))
         everything = [standing.flatten(1), foes.flatten(1), our_tokens.mean(1), their_tokens.mean(1), events, field]
         core = F.relu(self.core_in(torch.cat(everything, 1)))
@@ -469,7 +494,8 @@ class Agent(nn.Module):
         versus = active[:, :2, self.versus_at : self.versus_at + 8].reshape(len(own), 2, 4, 2)
         our_damage = damage[:, :8].reshape(len(own), 2, 4, -1)
         move_numbers = torch.cat([move_numbers, versus, our_damage], -1)
-        moves = self.move_ids(moves).view(len(own), 2, 4, -1) + self.move_numbers(move_numbers)
+        moves = spread(self.move_ids(move_sums), move_at).view(len(own), 2, 4, -1)
+        moves = moves + self.move_numbers(move_numbers)
         moves = F.relu(moves + self.move_owner(standing)[:, :, None])
         hits = self.hit_move(moves)[:, :, :, None] + self.hit_foe(foes)[:, None, None]
         on_their_slots = on_foes[:, 0].reshape(len(own), 2, 4, 2, 4)

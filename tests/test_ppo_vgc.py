@@ -208,14 +208,14 @@ def test_an_id_is_embedded_where_it_stands():
     torch.manual_seed(1)
     agent = script.make_agent(vars(small_args()))
     with torch.no_grad():
-        before = torch.cat(agent.embed_ids(torch.zeros(2, INTS, dtype=torch.int16)), 1)  # (B, bags, E)
+        before = embedded(agent, torch.zeros(2, INTS, dtype=torch.int16))  # (B, bags, E)
         history, seen = LAYOUT["history"], set()
         for number, group in enumerate((LAYOUT["own"], LAYOUT["opp"], history)):
             for row in range(group.rows):
                 for name in group.ints:
                     ints = torch.zeros(2, INTS, dtype=torch.int16)
                     ints[1, group.int_index(row, name)] = 1
-                    changed = (torch.cat(agent.embed_ids(ints), 1) - before).abs().sum(-1)
+                    changed = (embedded(agent, ints) - before).abs().sum(-1)
                     place = 6 * number + row
                     expected = {place}
                     if place < 2 and name.startswith("move_"):
@@ -224,6 +224,32 @@ def test_an_id_is_embedded_where_it_stands():
                     assert set(changed[1].nonzero().flatten().tolist()) == expected, (number, row, name)
                     seen |= expected
     assert seen == set(range(before.shape[1]))
+
+
+def embedded(agent, ints):
+    """(B, bags, E)"""
+    sums, places = agent.embed_ids(ints)
+    return torch.cat([script.spread(*part).view(len(ints), -1, part[0].shape[1]) for part in zip(sums, places)], 1)
+
+
+def test_many_rows_are_embedded_as_few_are(mixed):
+    """With many rows only those bags are looked up that differ: same sums, same gradients."""
+    actor, batch = mixed
+    ints, floats = batch.rows["ints"], batch.rows["floats"]
+    assert len(ints) >= script.MANY_ROWS
+    sums, places = actor.agent.embed_ids(ints)
+    assert all(len(part) == len(place.unique()) < len(place) / 2 for part, place in zip(sums, places))
+    found = {}
+    for limit in (script.MANY_ROWS, 10**9):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(script, "MANY_ROWS", limit)
+            core, candidates = actor.agent.encode(ints, floats)
+            loss = core.square().sum() + candidates.moves.square().sum()
+            names = ("embedding.weight", "mon_ids.weight", "move_ids.weight", "history_in.weight")
+            weights = [dict(actor.agent.named_parameters())[name] for name in names]
+            found[limit] = [embedded(actor.agent, ints), core, *torch.autograd.grad(loss, weights)]
+    for many, few in zip(*found.values()):
+        assert torch.allclose(many, few, rtol=1e-3, atol=1e-3 * few.abs().max().item()) and few.abs().max() > 0
 
 
 def test_another_attention_layer_adds_to_what_the_first_made(mixed):
