@@ -577,7 +577,7 @@ class Player:
         self.memory = Memory(agent, 0)
         self.generator = torch.Generator().manual_seed(seed)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def act(self, batch, rows):
         missing = int(batch.key[rows].max(initial=-1)) + 1 - len(self.memory.after)
         if missing > 0:

@@ -638,7 +638,7 @@ class Player:
         self.memory = Memory(agent, 0)
         self.generator = torch.Generator().manual_seed(seed)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def act(self, batch, rows):
         missing = int(batch.key[rows].max(initial=-1)) + 1 - len(self.memory.after)
         if missing > 0:
@@ -1136,7 +1136,7 @@ class Actor:
         for policy_id in set(self.frozen_policies) - in_use:
             del self.frozen_policies[policy_id]
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def rollout(self, broadcast, storage):
         """Plays until the battles that have ended fill `storage`, with the weights that are broadcast now.
 

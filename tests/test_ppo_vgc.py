@@ -625,7 +625,7 @@ def test_every_loss_term_alone_has_a_finite_policy_gradient(mixed):
         gradients = {name: p.grad for name, p in agent.named_parameters() if p.grad is not None}
         assert all(torch.isfinite(gradient).all() for gradient in gradients.values())
         reached = {name for name, gradient in gradients.items() if gradient.abs().sum() > 0}
-        assert {"embedding.weight", "qkv.weight", "lstm.weight_hh_l0", "core_in.weight"} <= reached, term
+        assert {"embedding.weight", "attention.0.qkv.weight", "lstm.weight_hh_l0", "core_in.weight"} <= reached, term
         assert ("value_out.weight" in reached) == (term == "value_loss")
         for head in (
             "query.weight",
