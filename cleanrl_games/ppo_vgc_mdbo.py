@@ -38,7 +38,17 @@ from torch.nn.utils.rnn import PackedSequence
 
 from cleanrl_games.envs.vgc import PREVIEW, VGCVecEnv, contract, require_format, team_mix
 from cleanrl_games.envs.vgc.match import BASELINES, play_battles, replay_battles
-from cleanrl_games.envs.vgc.mdbo import NUM_ACTIONS, NUM_PREVIEWS, PAIRS_OF_SIX, PREVIEW_PAIRS, SLOT_ACTIONS, SLOT_PARTS
+from cleanrl_games.envs.vgc.mdbo import (
+    NUM_ACTIONS,
+    NUM_PREVIEWS,
+    PAIRS_OF_SIX,
+    PASS,
+    PREVIEW_PAIRS,
+    SLOT_ACTIONS,
+    SLOT_PARTS,
+    SWITCH,
+    joint_mask,
+)
 from cleanrl_games.envs.vgc.vocabulary import FLOATS, INTS, LAYOUT, SIZES, columns_of
 from cleanrl_games.runtime import models, ray_actors, shared_memory
 from cleanrl_games.runtime.checkpoints import load_checkpoint, restore, save_checkpoint, say_how_to_go_on
@@ -160,8 +170,14 @@ class Args:
     """PPO's clip"""
     ent_coef: NonNegative = 0.01
     """entropy bonus"""
+    ent_coef_final: NonNegative = 0.01
+    """its value at the end of the run (linear)"""
     vf_coef: NonNegative = 0.5
     """weight of the value loss"""
+    aux_coef: NonNegative = 0.0
+    """weight of predicting what both foes do this turn, as an auxiliary loss; 0 = none"""
+    swap_coef: NonNegative = 0.0
+    """weight of deciding and judging alike where slots a and b of a side are swapped; 0 = not asked for"""
     max_grad_norm: Positive = 0.5
     """gradient clip"""
     width: Size = 64
@@ -170,6 +186,10 @@ class Args:
     """width of an id's embedding"""
     lstm_size: Size = 192
     """units of the LSTM"""
+    attention_layers: Size = 1
+    """transformer layers over the twelve Pokémon"""
+    value_bins: Count = 0
+    """predict the return as a distribution over so many bins (HL-Gauss); 0 = the chance to win"""
 
     # --- self-play (battles that are none of these are against oneself, and both sides learn)
     random_fraction: Fraction = 0.05
@@ -207,6 +227,9 @@ class Args:
 # --8<-- [start:vgc_network]
 ATTENTION_HEADS = 4
 NUM_HIT_FEATURES = 32  # what a move does to a foe is told in so many numbers
+IDS_PER_BAG = (len(LAYOUT["own"].ints), len(LAYOUT["history"].ints), 1)  # of a Pokémon, an event, a move
+NUM_IDS = (12 * IDS_PER_BAG[0], LAYOUT["history"].rows * IDS_PER_BAG[1], 8)
+MANY_ROWS = 128  # from here on it pays to find out which bags are the same
 
 
 def linear(fan_in, fan_out, std=2**0.5):
@@ -247,8 +270,8 @@ def pack_battles(starts, lengths):
 
 def id_bags():
     """The ids of an observation as bags whose embeddings are summed: twelve Pokémon, the last turns' events, the eight
-    moves of our active two. → columns of the ids, where the vocabulary of each starts in one table of all, where bags
-    start, the table's length
+    moves of our active two. → columns of the ids, where the vocabulary of each starts in one table of all, the table's
+    length
 
     Columns that mean different things have rows of their own in the table."""
     sizes = {
@@ -272,8 +295,17 @@ def id_bags():
     bags += [[(own.int_index(row, f"move_{i}"), "move")] for row in (0, 1) for i in (1, 2, 3, 4)]
     columns = [column for bag in bags for column, _ in bag]
     offsets = [table_starts[same.get(name, name)] for bag in bags for _, name in bag]
-    bag_starts = list(accumulate([0, *map(len, bags)]))[:-1]
-    return columns, offsets, bag_starts, sum(sizes.values())
+    return columns, offsets, sum(sizes.values())
+
+
+def bin_edges(count):
+    """Of a categorical value (N + 1,). Wider than returns are: those of ±1 would lose half of their bell."""
+    return torch.linspace(-1.2, 1.2, count + 1)
+
+
+def spread(values, places):
+    """(U, W), (N,) or None → (N, W)"""
+    return values if places is None else values.index_select(0, places)
 
 
 class Candidates(NamedTuple):
@@ -285,6 +317,26 @@ class Candidates(NamedTuple):
     foes: torch.Tensor  # (B, 2, W) the foes that stand
     moves: torch.Tensor  # (B, 2, 4, W) the moves of our two
     hits: torch.Tensor  # (B, 2, 4, 2, K) each move on each foe
+
+
+class AttentionLayer(nn.Module):
+    """A pre-norm transformer layer over the Pokémon. (B, 12, W) → (B, 12, W)"""
+
+    # By hand: nn.TransformerEncoderLayer takes 1.17 times as long in training (256 rows), 1.37 times in inference.
+    def __init__(self, width):
+        super().__init__()
+        self.norm_attention = nn.LayerNorm(width)
+        self.qkv = linear(width, 3 * width, 1.0)
+        self.attention_out = linear(width, width, 0.5)
+        self.norm_feed = nn.LayerNorm(width)
+        self.feed_in = linear(width, 2 * width)
+        self.feed_out = linear(2 * width, width, 0.5)
+
+    def forward(self, x):
+        q, k, v = self.qkv(self.norm_attention(x)).view(len(x), 12, 3, ATTENTION_HEADS, -1).permute(2, 0, 3, 1, 4)
+        attended = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(len(x), 12, -1)
+        x = x + self.attention_out(attended)
+        return x + self.feed_out(F.relu(self.feed_in(self.norm_feed(x))))
 
 
 class Agent(nn.Module):
@@ -299,9 +351,10 @@ class Agent(nn.Module):
     holds in every slot of every team.
     """
 
-    def __init__(self, width=64, embedding_width=128, lstm_size=192):
+    def __init__(self, width=64, embedding_width=128, lstm_size=192, attention_layers=1, value_bins=0):
         super().__init__()
         self.width = width
+        self.value_bins = value_bins
         own, opp, active, history, damage = (LAYOUT[name] for name in ("own", "opp", "active", "history", "damage"))
         self.common = len(opp.floats)  # columns that own and opposing Pokémon share
         self.active_at = opp.floats.index("active_a")
@@ -309,10 +362,11 @@ class Agent(nn.Module):
         self.versus_at = active.floats.index("move_1_vs_a")
 
         # ids
-        columns, offsets, bag_starts, num_ids = id_bags()
+        columns, offsets, num_ids = id_bags()
         self.register_buffer("id_columns", torch.tensor(columns), persistent=False)
         self.register_buffer("id_offsets", torch.tensor(offsets, dtype=torch.int32), persistent=False)
-        self.register_buffer("bag_starts", torch.tensor(bag_starts, dtype=torch.int32), persistent=False)
+        random_numbers = torch.randint(2**62, (max(IDS_PER_BAG),), generator=torch.Generator().manual_seed(0))
+        self.register_buffer("id_mix", 2 * random_numbers + 1, persistent=False)
         self.embedding = nn.EmbeddingBag(num_ids, embedding_width, mode="sum")
         nn.init.normal_(self.embedding.weight, std=0.1)
 
@@ -324,13 +378,7 @@ class Agent(nn.Module):
         # a slot's effects, what its four moves do, what the eight opposing ones do to it
         self.active_numbers = linear(len(active.floats) + 4 * len(damage.floats) + 8 * 4, width, 1.0)
 
-        # attention
-        self.norm_attention = nn.LayerNorm(width)
-        self.qkv = linear(width, 3 * width, 1.0)
-        self.attention_out = linear(width, width, 0.5)
-        self.norm_feed = nn.LayerNorm(width)
-        self.feed_in = linear(width, 2 * width)
-        self.feed_out = linear(2 * width, width, 0.5)
+        self.attention = nn.Sequential(*(AttentionLayer(width) for _ in range(attention_layers)))
         self.norm_out = nn.LayerNorm(width)
 
         # the battle
@@ -365,32 +413,40 @@ class Agent(nn.Module):
         self.preview_key = linear(width, 2 * width, 1.0)
         self.preview_query = linear(lstm_size, 2 * width, 0.1)
 
-        self.value_out = linear(lstm_size, 1, 0.1)
+        self.value_out = linear(lstm_size, max(value_bins, 1), 0.1)
+        edges = bin_edges(value_bins)
+        self.register_buffer("bin_centres", (edges[1:] + edges[:-1]) / 2, persistent=False)
 
     # -------------------------------------------------------------------------------------- from observations to memory
 
     def embed_ids(self, ints):
-        """ints (B, INTS) → sums of embeddings: of the twelve Pokémon (B, 12, E), of the last turns' events, of our
-        active two's moves (B, 8, E)"""
-        # One look-up for everything: each would write a gradient as large as the table.
+        """ints (B, INTS) → of the twelve Pokémon, of the last turns' events and of our active two's moves: the sums of
+        embeddings of those that differ (U, E), and which of them stands where (12 · B,), (8 · B,), (8 · B,); None: each
+        in its own place"""
+        # A battle's Pokémon have the same ids in nearly all of its decisions. In many rows, only those that differ are
+        # looked up and get a gradient, one Pokémon in thirteen: the learner takes 0.89 times as long. What has the same
+        # sum of ids times random numbers, of 64 bits, is the same.
         ids = ints[:, self.id_columns].int() + self.id_offsets
-        rows = torch.arange(len(ints), device=ints.device, dtype=torch.int32)[:, None]
-        starts = rows * ids.shape[1] + self.bag_starts
-        bags = self.embedding(ids.flatten(), starts.flatten()).view(*starts.shape, -1)
-        return bags.split([12, LAYOUT["history"].rows, 8], 1)
-
-    def attend(self, x):
-        """One pre-norm transformer layer over the Pokémon. (B, 12, W) → (B, 12, W)"""
-        # By hand: nn.TransformerEncoderLayer takes 1.17 times as long in training (256 rows), 1.37 times in inference.
-        q, k, v = self.qkv(self.norm_attention(x)).view(len(x), 12, 3, ATTENTION_HEADS, -1).permute(2, 0, 3, 1, 4)
-        attended = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(len(x), 12, -1)
-        x = x + self.attention_out(attended)
-        return self.norm_out(x + self.feed_out(F.relu(self.feed_in(self.norm_feed(x)))))
+        bags, starts, places, end = [], [], [], 0
+        for part, size in zip(ids.split(NUM_IDS, 1), IDS_PER_BAG):
+            part, place = part.reshape(-1, size), None
+            if len(ints) >= MANY_ROWS:
+                different, place = (part * self.id_mix[:size]).sum(1).unique(return_inverse=True)
+                where = torch.empty_like(different)
+                where[place] = torch.arange(len(place), device=place.device)
+                part = part[where]
+            bags.append(part.flatten())
+            starts.append(torch.arange(end, end + len(bags[-1]), size, device=ids.device, dtype=torch.int32))
+            places.append(place)
+            end += len(bags[-1])
+        # One look-up for everything: each would write a gradient as large as the table.
+        sums = self.embedding(torch.cat(bags), torch.cat(starts))
+        return sums.split([len(part) for part in starts]), places
 
     def encode(self, ints, floats):
         """ints (B, INTS), floats (B, FLOATS) → the LSTM's input (B, H), and what the heads point at"""
         own, opp, active, field, history, belief, damage = (columns_of(floats, name) for name in LAYOUT)
-        mons, events, moves = self.embed_ids(ints)
+        (mon_sums, event_sums, move_sums), (mon_at, event_at, move_at) = self.embed_ids(ints)
 
         stands = slice(self.active_at, self.active_at + 2)  # columns active_a, active_b
         # (B, side, eight moves, target, numbers): low and high roll, chance of a knock-out, who is first
@@ -401,12 +457,16 @@ class Agent(nn.Module):
         ours = torch.baddbmm(self.own_numbers(own[..., self.common :]), own[..., stands], our_slots)
         theirs = torch.baddbmm(self.belief_numbers(belief), opp[..., stands], their_slots)
         numbers = self.mon_numbers(torch.cat([own[..., : self.common], opp], 1))
-        tokens = self.attend(self.mon_ids(mons) + numbers + torch.cat([ours, theirs], 1))  # (B, 12, W)
+        mons = spread(self.mon_ids(mon_sums), mon_at).view(len(own), 12, -1)
+        tokens = mons + numbers + torch.cat([ours, theirs], 1)
+        tokens = self.norm_out(self.attention(tokens))  # (B, 12, W)
 
         our_tokens, their_tokens = tokens.split(6, 1)  # not slices: their gradients are zeros with a window each
         standing, bench, _ = our_tokens.split(2, 1)
         foes = opp[..., stands].mT @ their_tokens  # (B, 2, W), zero where nobody stands
-        events = F.relu(self.history_in(torch.cat([events, history], -1))).sum(1)
+        of_ids, of_numbers = self.history_in.weight.split([event_sums.shape[1], history.shape[2]], 1)
+        events = spread(F.linear(event_sums, of_ids), event_at).view(len(own), history.shape[1], -1)
+        events = F.relu(events + F.linear(history, of_numbers, self.history_in.bias)).sum(1)
         field = F.relu(self.field_in(field.squeeze(1)))
         everything = [standing.flatten(1), foes.flatten(1), our_tokens.mean(1), their_tokens.mean(1), events, field]
         core = F.relu(self.core_in(torch.cat(everything, 1)))
@@ -415,7 +475,8 @@ class Agent(nn.Module):
         versus = active[:, :2, self.versus_at : self.versus_at + 8].reshape(len(own), 2, 4, 2)
         our_damage = damage[:, :8].reshape(len(own), 2, 4, -1)
         move_numbers = torch.cat([move_numbers, versus, our_damage], -1)
-        moves = self.move_ids(moves).view(len(own), 2, 4, -1) + self.move_numbers(move_numbers)
+        moves = spread(self.move_ids(move_sums), move_at).view(len(own), 2, 4, -1)
+        moves = moves + self.move_numbers(move_numbers)
         moves = F.relu(moves + self.move_owner(standing)[:, :, None])
         hits = self.hit_move(moves)[:, :, :, None] + self.hit_foe(foes)[:, None, None]
         on_their_slots = on_foes[:, 0].reshape(len(own), 2, 4, 2, 4)
@@ -442,11 +503,13 @@ class Agent(nn.Module):
     # ----------------------------------------------------------------------------------------------------------- heads
 
     def win_logit(self, hidden):
-        """The log-odds of winning (B,)"""
-        return self.value_out(hidden).squeeze(-1).float()
+        """The log-odds of winning (B,); with value_bins, the logits of the return's bins (B, bins)"""
+        logits = self.value_out(hidden).float()
+        return logits if self.value_bins else logits.squeeze(-1)
 
     def value(self, hidden):
-        return 2 * self.win_logit(hidden).sigmoid() - 1
+        logits = self.win_logit(hidden)
+        return logits.softmax(-1) @ self.bin_centres if self.value_bins else 2 * logits.sigmoid() - 1
 
     def slot_logits(self, query, moves, hits, targets, switches):
         """query (B, Q, …), moves (B, 4, W), hits (B, 4, 2, K) of this slot → (B, Q, 45)"""
@@ -540,6 +603,8 @@ def make_agent(settings):
         width=settings["width"],
         embedding_width=settings["embedding_width"],
         lstm_size=settings["lstm_size"],
+        attention_layers=settings["attention_layers"],
+        value_bins=settings.get("value_bins", 0),  # bc_vgc_mdbo.py has no such setting
     )
 
 
@@ -573,7 +638,7 @@ class Player:
         self.memory = Memory(agent, 0)
         self.generator = torch.Generator().manual_seed(seed)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def act(self, batch, rows):
         missing = int(batch.key[rows].max(initial=-1)) + 1 - len(self.memory.after)
         if missing > 0:
@@ -602,6 +667,49 @@ HEADS = {
     "preview_query",
     "value_out",
 }
+
+
+class FoeHead(nn.Module):
+    """Predicts what the foes in both slots choose at the same time as we do. The learner's alone, as an auxiliary loss:
+    the tokens and the LSTM should know whatever tells a foe's choice.
+
+    Answers of a slot: its 40 moves with target and tera, numbered as its own player numbers them, or any switch."""
+
+    NUM_ANSWERS = SWITCH + 1
+
+    def __init__(self, width, embedding_width, lstm_size):
+        super().__init__()
+        self.scale = width**-0.5
+        self.move_ids = linear(embedding_width, width, 1.0)
+        self.move_numbers = linear(6 + len(LAYOUT["damage"].floats), width, 1.0)
+        self.move_owner = linear(width, width, 1.0)
+        self.target_key = linear(width, width, 1.0)
+        self.no_target = nn.Parameter(torch.zeros(1, 1, width))
+        self.query_sizes = [width, width, width, 1]  # what is asked of a move, a target, a tera; how much of a switch
+        self.query = linear(lstm_size + width, sum(self.query_sizes), 0.1)
+
+    def forward(self, agent, hidden, candidates, ints, floats):
+        """hidden (B, H), ints (B, INTS), floats (B, FLOATS) → logits (B, 2, 41)"""
+        count = len(hidden)
+        foes, standing = candidates.foes, candidates.standing
+        opp, damage = columns_of(floats, "opp"), columns_of(floats, "damage")
+        slots = opp[..., agent.active_at : agent.active_at + 2].mT  # (B, 2, 6): which of the six stands there
+        numbers = (slots @ opp[..., agent.move_numbers_at : agent.move_numbers_at + 24]).view(count, 2, 4, 6)
+        first_move = LAYOUT["opp"].ints.index("move_1")
+        move_ids = columns_of(ints, "opp", "ints")[..., first_move : first_move + 4].long()
+        rows = slots.argmax(-1)[..., None].expand(-1, -1, 4)
+        # Detached: a gradient as large as the table would be most of this loss's time.
+        move_ids = move_ids.gather(1, rows) + agent.id_offsets[-1]
+        moves = self.move_ids(F.embedding(move_ids, agent.embedding.weight.detach()))
+        moves = moves + self.move_numbers(torch.cat([numbers, damage[:, 8:].reshape(count, 2, 4, -1)], -1))
+        moves = F.relu(moves + self.move_owner(foes)[:, :, None])  # (B, 2, 4, W)
+        theirs, ours = self.target_key(torch.cat([foes.flip(1), standing], 1)).split(2, 1)
+        targets = torch.cat([theirs, self.no_target.expand(count, 1, -1), ours], 1)[:, None]  # (B, 1, 5, W)
+        query = self.query(torch.cat([hidden[:, None].expand(-1, 2, -1), foes], -1))[:, :, None]
+        move_query, target_query, tera_query, switch = query.split(self.query_sizes, -1)
+        plain = (moves @ move_query.mT + target_query @ targets.mT + moves @ targets.mT) * self.scale  # (B, 2, 4, 5)
+        tera = plain + moves @ tera_query.mT * self.scale
+        return torch.cat([torch.cat([plain, tera], -1).flatten(2), switch.squeeze(2)], -1).float()
 
 
 # ---------------------------------------------------------------------------------------------------------------- maths
@@ -642,7 +750,14 @@ def policy_entropy(logprobs):
 
 
 def value_loss(win_logit, returns):
-    """Cross-entropy of the win prediction: a return in [-1, 1] is a chance of (return + 1) / 2."""
+    """Cross-entropy of the win prediction: a return in [-1, 1] is a chance of (return + 1) / 2. With bins
+    (win_logit (N, bins)) it is a bell around the return instead (HL-Gauss, Farebrother et al. 2024)."""
+    if win_logit.dim() > returns.dim():
+        edges = bin_edges(win_logit.shape[-1]).to(returns.device)
+        width = 0.75 * (edges[1] - edges[0])
+        below = 0.5 * (1 + torch.erf((edges - returns.clamp(-1, 1)[..., None]) / (width * 2**0.5)))
+        bell = below.diff(dim=-1) / (below[..., -1:] - below[..., :1])
+        return F.cross_entropy(win_logit, bell)
     return F.binary_cross_entropy_with_logits(win_logit, ((returns + 1) / 2).clamp(0, 1))
 
 
@@ -665,10 +780,128 @@ def clipped_loss(logprob, old_logprob, advantages, clip_coef):
     return loss, stats
 
 
+def swap_loss(logprob, swapped_logprob):
+    """KL(policy ‖ policy where slots are swapped) by the actions taken, whose gradient goes to the swapped view only.
+    (N,), (N,) → loss, statistics
+
+    The swapped decisions are no sample of what the policy does there: as data for PPO's ratio they would be off-policy
+    from the first step, and clipped for being so. So they are asked to agree with the others (DrAC, Raileanu et al.
+    2020), and the advantages stay with the decisions that were made."""
+    logratio = (swapped_logprob - logprob).detach().clamp(max=5.0)
+    # The gradient of r − 1 − log r, which is KL's in the mean, but no sample counts more than one of ratio 0.
+    weight = (logratio.exp() - 1).clamp(max=1.0)
+    return (weight * swapped_logprob).mean(), {"swap_kl": (logratio.exp() - 1 - logratio).mean()}
+
+
+def foe_answers(foe_actions, is_preview):
+    """Joint numbers (N,), -1 = not asked → what to predict of each slot (N, 2): FoeHead's answers, -1 = nothing"""
+    slots = torch.stack([foe_actions // SLOT_ACTIONS, foe_actions % SLOT_ACTIONS], 1)
+    known = (foe_actions >= 0) & ~is_preview
+    return slots.clamp(max=SWITCH).where(known[:, None] & (slots != PASS), -1)
+
+
+def foe_loss(logits, answers):
+    """Cross-entropy where there is something to predict. (N, 2, 41), (N, 2) → loss, statistics"""
+    known = answers >= 0
+    count = known.sum().clamp(min=1)
+    loss = F.cross_entropy(logits.flatten(0, 1), answers.flatten(), ignore_index=-1, reduction="sum") / count
+    right = ((logits.argmax(-1) == answers) & known).sum() / count
+    return loss, {"foe_loss": loss, "foe_accuracy": right, "foe_known": known.any(1).float().mean()}
+
+
 def league_probabilities(qualities):
     """Prioritised sampling as in OpenAI Five: softmax of the qualities."""
     exp = np.exp(np.asarray(qualities) - np.max(qualities))
     return (exp / exp.sum()).tolist()
+
+
+# ---------------------------------------------------------------------------------------------------------- symmetry
+#
+# Slots a and b of a side can be swapped, all through a battle, and the game is the same. A swap exchanges columns of
+# the observation, values of columns that name slots, and actions; twice the same swap is none. A preview has no slots.
+
+
+def swapped_columns(own, foe):
+    """→ where each int column (INTS,) and each float column (FLOATS,) comes from when our, or the foes', slots swap"""
+    tables = {}
+    for kind, count in (("ints", INTS), ("floats", FLOATS)):
+        tables[kind] = np.arange(count)
+        for name, group in LAYOUT.items():
+            names = getattr(group, kind)
+            source = columns_of(np.arange(count)[None], name, kind)[0].copy()  # (rows, columns)
+            partner = np.arange(len(names))  # the column that says the same of the other slot
+            for column, word in enumerate(names):
+                if word.endswith("_a"):
+                    partner[column] = names.index(f"{word[:-2]}_b")
+                    partner[partner[column]] = column
+            if name in ("own", "opp") and (own if name == "own" else foe):
+                source = source[:, partner]  # active_a and active_b
+            if name == "own" and own:
+                source = source[[1, 0, 2, 3, 4, 5]]  # the first two of a request stand in the slots
+            if name in ("active", "damage"):  # the slots' rows: own a, own b, foe a, foe b; columns of the opposing two
+                slots = source.reshape(4, group.rows // 4, len(names))
+                if foe:
+                    slots[:2] = slots[:2, :, partner]
+                if own:
+                    slots[2:] = slots[2:, :, partner]
+                source = slots[[*((1, 0) if own else (0, 1)), *((3, 2) if foe else (2, 3))]].reshape(source.shape)
+            at = group.int_at if kind == "ints" else group.float_at
+            tables[kind][at : at + source.size] = source.flatten()
+    return torch.from_numpy(tables["ints"]), torch.from_numpy(tables["floats"])
+
+
+def swapped_slot_actions(own, foe):
+    """(45,): what each action of a slot is called then. Targets −2, −1 are our slots, 1, 2 the foes'; the switches 0, 1
+    are to our slots (Revival Blessing)"""
+    table = np.arange(SLOT_ACTIONS)
+    moves = table[:SWITCH].reshape(8, 5)
+    target_order = [*((1, 0) if own else (0, 1)), 2, *((4, 3) if foe else (3, 4))]
+    return torch.from_numpy(
+        np.concatenate([moves[:, target_order].flatten(), [SWITCH + own, SWITCH + 1 - own], table[SWITCH + 2 :]])
+    )
+
+
+def swap_rows(rows, own, foe):
+    """Decisions (N, …) as their player would have seen and made them with slots swapped."""
+    int_columns, float_columns = swapped_columns(own, foe)
+    actions = swapped_slot_actions(own, foe)
+    ints, floats = rows["ints"][:, int_columns], rows["floats"][:, float_columns]
+    codes = torch.tensor([0, *((2, 1) if own else (1, 2)), *((4, 3) if foe else (3, 4))], dtype=torch.int16)
+    history, active = LAYOUT["history"], LAYOUT["active"]
+    for name in ("actor", "target"):
+        at = [history.int_index(row, name) for row in range(history.rows)]
+        ints[:, at] = codes[ints[:, at].long()]
+    at = [active.int_index(row, "row") for row in (0, 1)]
+    ints[:, at] = torch.tensor([0, *((2, 1) if own else (1, 2)), *range(3, 7)], dtype=torch.int16)[ints[:, at].long()]
+
+    pairs = torch.from_numpy(joint_mask(rows["slots"].numpy(), rows["pass_rule"].numpy()))
+    pairs = pairs.view(-1, SLOT_ACTIONS, SLOT_ACTIONS)[:, actions][:, :, actions]
+    pairs = pairs.mT if own else pairs
+    slot_0, slot_1 = actions[split_action(rows["is_preview"], rows["actions"]).clamp(max=SLOT_ACTIONS - 1)].unbind(1)
+    slot_0, slot_1 = (slot_1, slot_0) if own else (slot_0, slot_1)
+    legal = torch.stack([pairs.any(2), pairs[torch.arange(len(pairs)), slot_0]], 1)
+    swapped = {
+        "ints": ints,
+        "floats": floats,
+        "legal": F.pad(legal, (0, NUM_PREVIEWS - SLOT_ACTIONS)),
+        "actions": SLOT_ACTIONS * slot_0 + slot_1,
+        "slots": rows["slots"][:, [1, 0] if own else [0, 1]][:, :, actions],
+    }
+    for name, values in swapped.items():
+        values[rows["is_preview"]] = rows[name][rows["is_preview"]]
+    return {**rows, **swapped}
+
+
+def swap_battles(batch):
+    """The batch with slots swapped in every battle: ours, the foes' or both, drawn for each"""
+    views = torch.randint(1, 4, (len(batch.lengths),)).repeat_interleave(batch.lengths)
+    rows = {name: values.clone() for name, values in batch.rows.items()}
+    for view in (1, 2, 3):
+        at = (views == view).nonzero().squeeze(1)
+        swapped = swap_rows({name: values[at] for name, values in batch.rows.items()}, bool(view & 1), bool(view & 2))
+        for name in ("ints", "floats", "legal", "actions", "slots"):
+            rows[name][at] = swapped[name]
+    return dataclasses.replace(batch, rows=rows)
 
 
 # -------------------------------------------------------------------------------------------------------------- storage
@@ -695,12 +928,16 @@ def make_rows(*shape):
         "ints": torch.zeros(*shape, INTS, dtype=torch.int16),
         "floats": torch.zeros(*shape, FLOATS),
         "legal": torch.zeros(*shape, 2, NUM_PREVIEWS, dtype=torch.bool),  # of both choices, the second given the first
+        "slots": torch.zeros(*shape, 2, SLOT_ACTIONS, dtype=torch.uint8),  # of each slot alone, for mdbo.joint_mask
+        "pass_rule": torch.zeros(*shape, dtype=torch.uint8),
         "is_preview": torch.zeros(*shape, dtype=torch.bool),
         "actions": torch.zeros(*shape, dtype=torch.int64),
         "logprobs": torch.zeros(*shape),
         "values": torch.zeros(*shape),
         "rewards": torch.zeros(*shape),  # what came after the decision
         "versions": torch.zeros(*shape, dtype=torch.int32),  # of the policy that decided
+        # What the opponent chose at the same time, -1 = it was not asked. A loss may know it, an observation never.
+        "foe_actions": torch.zeros(*shape, dtype=torch.int64),
     }
 
 
@@ -872,6 +1109,7 @@ class Actor:
         self.rows = make_rows(seats, 32)  # the battles under way; longer ones make room for themselves
         self.lengths = np.zeros(seats, np.int64)  # the learner's decisions so far
         self.policy_ids = np.zeros(seats, np.int64)  # who decides: 0 = the learner's policy, else a frozen one
+        self.chosen = np.full(seats, -1)  # what each seat was asked last and chose, -1 = only the other was asked
         self.opponents = np.zeros(args.num_battles, np.int64)  # which of OPPONENTS, by battle
         self.played = [[] for _ in range(args.num_battles)]  # (key, action) of the battles under way, if inline
         self.waiting = []  # battles that have ended and did not fit into a rollout: (rows, battle)
@@ -898,7 +1136,7 @@ class Actor:
         for policy_id in set(self.frozen_policies) - in_use:
             del self.frozen_policies[policy_id]
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def rollout(self, broadcast, storage):
         """Plays until the battles that have ended fill `storage`, with the weights that are broadcast now.
 
@@ -994,12 +1232,15 @@ class Actor:
                     ints=torch.from_numpy(batch.ints[rows[mine]]),
                     floats=torch.from_numpy(batch.floats[rows[mine]]),
                     legal=legal,
+                    slots=torch.from_numpy(batch.slots[rows[mine]]),
+                    pass_rule=torch.from_numpy(batch.pass_rule[rows[mine]]),
                     is_preview=is_preview[mine],
                     actions=action,
                     logprobs=logprob,
                     values=self.agent.value(hidden),
                     versions=torch.tensor(self.version, dtype=torch.int32),
                 )
+        self.write_foe_actions(keys, actions, batch.retry[rows])
         self.env.send(keys, actions)
         if self.args.num_workers == 0:  # an inline run resumes exactly: the moves so far lead to the same place
             for key, action in zip(keys.tolist(), actions.tolist()):
@@ -1020,6 +1261,16 @@ class Actor:
             self.rows[name][keys, at] = values
         self.lengths[keys] = at + 1
 
+    def write_foe_actions(self, keys, actions, retry):
+        """Both seats of a battle are asked at the same time, or one of them alone. A seat that is asked again chooses
+        anew, and the other seat's row says so."""
+        fresh, again = keys[~retry], keys[retry]
+        self.chosen[fresh ^ 1] = self.env.scripted_actions[fresh ^ 1]
+        self.chosen[keys] = actions
+        asked = np.concatenate([keys, again ^ 1])
+        asked = asked[(self.chosen[asked] >= 0) & (self.lengths[asked] > 0)]  # the learner's seats
+        self.rows["foe_actions"][asked, self.lengths[asked] - 1] = torch.from_numpy(self.chosen[asked ^ 1])
+
     def state_dict(self):
         """All that the next rollout depends on, so that an inline run resumes exactly. Battles are their moves."""
         longest = max(int(self.lengths.max()), 1)
@@ -1029,6 +1280,7 @@ class Actor:
             "players": self.env.players,
             "lengths": self.lengths,
             "policy_ids": self.policy_ids,
+            "chosen": self.chosen,
             "opponents": self.opponents,
         }
         return {
@@ -1045,7 +1297,7 @@ class Actor:
 
     def load_state_dict(self, state):
         arrays = {name: tensor.numpy() for name, tensor in state["arrays"].items()}
-        for name in ("lengths", "policy_ids", "opponents"):
+        for name in ("lengths", "policy_ids", "chosen", "opponents"):
             getattr(self, name)[:] = arrays[name]
         self.shares = arrays["shares"]
         self.rows = {name: values.clone() for name, values in state["rows"].items()}
@@ -1232,12 +1484,12 @@ def advantages_and_returns(batch, gamma, gae_lambda):
 
 def evaluate_battles(agent, batch, battles, device):
     """The agent's pass over some battles of the batch, from their previews on
-    → their rows (R,), log-probs (R, 2, 90) and the LSTM's outputs (R, H), in the order of rows"""
+    → their rows (R,), log-probs (R, 2, 90), the LSTM's outputs (R, H) and candidates, in the order of rows"""
     rows, batch_sizes = pack_battles(batch.starts[battles], batch.lengths[battles])
     names = ("ints", "floats", "is_preview", "legal", "actions")
     ints, floats, is_preview, legal, actions = (batch.rows[name][rows].to(device) for name in names)
     hidden, candidates = agent.unroll(ints, floats, batch_sizes)
-    return rows, agent.logprobs(hidden, candidates, is_preview, legal, actions), hidden
+    return rows, agent.logprobs(hidden, candidates, is_preview, legal, actions), hidden, candidates
 
 
 def minibatches(num_battles, count):
@@ -1277,18 +1529,23 @@ def ppo_loss(*, logprobs, win_logit, choices, old_logprob, advantages, returns, 
     return loss, {"policy_loss": policy_loss, "value_loss": v_loss, "entropy": entropy, **stats}
 
 
-def update_agent(agent, optimizer, scaler, autocast, batch, args, value_only=False):
+def update_agent(agent, optimizer, scaler, autocast, batch, args, value_only=False, foe_head=None):
     """Passes over the batch until the policy has moved far enough → losses/*"""
     device = next(agent.parameters()).device
     advantages, returns = advantages_and_returns(batch, args.gamma, args.gae_lambda)
     choices = split_action(batch.rows["is_preview"], batch.rows["actions"])
+    answers = foe_answers(batch.rows["foe_actions"], batch.rows["is_preview"])
+    swapped = swap_battles(batch) if args.swap_coef and not value_only else None
     losses, passes, mean_kl = [], 0, 0.0
     while passes < args.update_epochs and not 0 < args.target_kl < mean_kl:
         kl_sum = 0.0
         for battles in minibatches(len(batch.lengths), args.num_minibatches):
             with autocast():
-                rows, logprobs, hidden = evaluate_battles(agent, batch, battles, device)
+                rows, logprobs, hidden, candidates = evaluate_battles(agent, batch, battles, device)
                 win_logit = agent.win_logit(hidden.detach() if value_only else hidden)
+                if foe_head:
+                    ints, floats = (batch.rows[name][rows].to(device) for name in ("ints", "floats"))
+                    foe_logits = foe_head(agent, hidden, candidates, ints, floats)
             loss, stats = ppo_loss(
                 logprobs=logprobs,
                 win_logit=win_logit,
@@ -1299,6 +1556,22 @@ def update_agent(agent, optimizer, scaler, autocast, batch, args, value_only=Fal
                 args=args,
                 value_only=value_only,
             )
+            if foe_head:
+                aux_loss, aux_stats = foe_loss(foe_logits, answers[rows].to(device))
+                loss = loss if value_only else loss + args.aux_coef * aux_loss
+                stats |= aux_stats
+            if swapped:
+                with autocast():
+                    _, swapped_logprobs, swapped_hidden, _ = evaluate_battles(agent, swapped, battles, device)
+                    swapped_win_logit = agent.win_logit(swapped_hidden)
+                swapped_choices = split_action(swapped.rows["is_preview"][rows], swapped.rows["actions"][rows])
+                agreement, swap_stats = swap_loss(
+                    taken_logprob(logprobs, choices[rows].to(device)),
+                    taken_logprob(swapped_logprobs, swapped_choices.to(device)),
+                )
+                swapped_value_loss = value_loss(swapped_win_logit, returns[rows].to(device))
+                loss = loss + args.swap_coef * (agreement + args.vf_coef * swapped_value_loss)
+                stats |= {**swap_stats, "swap_value_loss": swapped_value_loss}
             stats["grad_norm"] = gradient_step(loss, optimizer, scaler, args.max_grad_norm)
             losses.append({name: value.detach() for name, value in stats.items()})
             kl_sum += float(stats["approx_kl"]) * len(rows)
@@ -1321,7 +1594,7 @@ def save_model(path, agent, args):
 
 def load_model(path, args=None):
     """A run's folder or a model.zip → (agent, metadata). args: of the run that it is to join as an opponent"""
-    sizes = ("width", "embedding_width", "lstm_size")
+    sizes = ("width", "embedding_width", "lstm_size", "attention_layers", "value_bins")
     return models.load_agent(path, contract.contract_hash(), make_agent, args=args, sizes=sizes)
 
 
@@ -1376,6 +1649,8 @@ def check_args(args):
         raise BadInput(f"--teams: {error}") from None
     if args.width % ATTENTION_HEADS:
         raise BadInput(f"--width {args.width} is no multiple of the {ATTENTION_HEADS} attention heads.")
+    if args.aux_coef and not args.open_team_sheets:
+        raise BadInput("--aux-coef needs --open-team-sheets: a foe's choice is numbered by the moves of its sheet.")
     ray_actors.check_address(args.ray_address)
 
 
@@ -1397,7 +1672,9 @@ if __name__ == "__main__":
         )
     for name, parameter in agent.named_parameters():
         parameter.requires_grad_(not args.freeze_shared or name.split(".")[0] in HEADS)
+    foe_head = FoeHead(args.width, args.embedding_width, args.lstm_size).to(device) if args.aux_coef else None
     trained = [parameter for parameter in agent.parameters() if parameter.requires_grad]
+    trained += foe_head.parameters() if foe_head else []
     optimizer = torch.optim.Adam(trained, lr=args.learning_rate, eps=1e-5, fused=True)
     settings = dataclasses.replace(args)  # for config.yaml, where "auto" stays "auto"
     args.sharing = shared_memory.resolve_sharing(args, make_storage, len(to_flat(agent)))
@@ -1407,6 +1684,8 @@ if __name__ == "__main__":
     now = Progress()
     if checkpoint:
         restore(checkpoint, agent=agent, optimizer=optimizer, scaler=scaler)
+        if foe_head:
+            restore(checkpoint, foe_head=foe_head)
         restore(checkpoint, league=league, member_weights=broadcast.member_weights)
         now = Progress(**checkpoint["progress"])
         torch.set_rng_state(checkpoint["torch_rng"])
@@ -1417,6 +1696,7 @@ if __name__ == "__main__":
     def save_all():
         state = {
             "agent": agent.state_dict(),
+            "foe_head": foe_head.state_dict() if foe_head else None,
             "optimizer": optimizer.state_dict(),
             "scaler": scaler.state_dict(),
             "league": league.state_dict(),
@@ -1465,8 +1745,9 @@ if __name__ == "__main__":
             lag = (now.version - batch.rows["versions"]).float()
 
             optimizer.param_groups[0]["lr"] = anneal(args.learning_rate, args.learning_rate_final, done)
+            annealed = dataclasses.replace(args, ent_coef=anneal(args.ent_coef, args.ent_coef_final, done))
             value_only = bool(args.bc_model) and now.update <= args.value_warmup_updates
-            losses = update_agent(agent, optimizer, scaler, autocast, batch, args, value_only=value_only)
+            losses = update_agent(agent, optimizer, scaler, autocast, batch, annealed, value_only, foe_head)
             now.version += 1
 
             league.record(batch.results)
@@ -1481,6 +1762,7 @@ if __name__ == "__main__":
             metrics = {
                 "charts/SPS": (now.global_step - first_step) / (time.time() - start_time),
                 "charts/learning_rate": optimizer.param_groups[0]["lr"],
+                "charts/ent_coef": annealed.ent_coef,
                 **losses,
                 **time_metrics(lag, batch.queue_size, batch.seconds(), learn_time, wait_time),
                 "stats/dropped_rollouts": batch.dropped,

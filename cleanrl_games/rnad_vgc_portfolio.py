@@ -177,6 +177,10 @@ class Args:
     """width of an id's embedding"""
     lstm_size: Size = 192
     """units of the LSTM"""
+    attention_layers: Size = 1
+    """transformer layers over the twelve Pokémon"""
+    value_bins: Count = 0
+    """predict the return as a distribution over so many bins (HL-Gauss); 0 = the chance to win"""
 
     # --- regularisation
     alpha: NonNegative = 0.2
@@ -242,6 +246,9 @@ class Args:
 # --8<-- [start:vgc_network]
 ATTENTION_HEADS = 4
 NUM_HIT_FEATURES = 32  # what a move does to a foe is told in so many numbers
+IDS_PER_BAG = (len(LAYOUT["own"].ints), len(LAYOUT["history"].ints), 1)  # of a Pokémon, an event, a move
+NUM_IDS = (12 * IDS_PER_BAG[0], LAYOUT["history"].rows * IDS_PER_BAG[1], 8)
+MANY_ROWS = 128  # from here on it pays to find out which bags are the same
 
 
 def linear(fan_in, fan_out, std=2**0.5):
@@ -282,8 +289,8 @@ def pack_battles(starts, lengths):
 
 def id_bags():
     """The ids of an observation as bags whose embeddings are summed: twelve Pokémon, the last turns' events, the eight
-    moves of our active two. → columns of the ids, where the vocabulary of each starts in one table of all, where bags
-    start, the table's length
+    moves of our active two. → columns of the ids, where the vocabulary of each starts in one table of all, the table's
+    length
 
     Columns that mean different things have rows of their own in the table."""
     sizes = {
@@ -307,8 +314,17 @@ def id_bags():
     bags += [[(own.int_index(row, f"move_{i}"), "move")] for row in (0, 1) for i in (1, 2, 3, 4)]
     columns = [column for bag in bags for column, _ in bag]
     offsets = [table_starts[same.get(name, name)] for bag in bags for _, name in bag]
-    bag_starts = list(accumulate([0, *map(len, bags)]))[:-1]
-    return columns, offsets, bag_starts, sum(sizes.values())
+    return columns, offsets, sum(sizes.values())
+
+
+def bin_edges(count):
+    """Of a categorical value (N + 1,). Wider than returns are: those of ±1 would lose half of their bell."""
+    return torch.linspace(-1.2, 1.2, count + 1)
+
+
+def spread(values, places):
+    """(U, W), (N,) or None → (N, W)"""
+    return values if places is None else values.index_select(0, places)
 
 
 class Candidates(NamedTuple):
@@ -320,6 +336,26 @@ class Candidates(NamedTuple):
     foes: torch.Tensor  # (B, 2, W) the foes that stand
     moves: torch.Tensor  # (B, 2, 4, W) the moves of our two
     hits: torch.Tensor  # (B, 2, 4, 2, K) each move on each foe
+
+
+class AttentionLayer(nn.Module):
+    """A pre-norm transformer layer over the Pokémon. (B, 12, W) → (B, 12, W)"""
+
+    # By hand: nn.TransformerEncoderLayer takes 1.17 times as long in training (256 rows), 1.37 times in inference.
+    def __init__(self, width):
+        super().__init__()
+        self.norm_attention = nn.LayerNorm(width)
+        self.qkv = linear(width, 3 * width, 1.0)
+        self.attention_out = linear(width, width, 0.5)
+        self.norm_feed = nn.LayerNorm(width)
+        self.feed_in = linear(width, 2 * width)
+        self.feed_out = linear(2 * width, width, 0.5)
+
+    def forward(self, x):
+        q, k, v = self.qkv(self.norm_attention(x)).view(len(x), 12, 3, ATTENTION_HEADS, -1).permute(2, 0, 3, 1, 4)
+        attended = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(len(x), 12, -1)
+        x = x + self.attention_out(attended)
+        return x + self.feed_out(F.relu(self.feed_in(self.norm_feed(x))))
 
 
 class Agent(nn.Module):
@@ -334,9 +370,10 @@ class Agent(nn.Module):
     holds in every slot of every team.
     """
 
-    def __init__(self, width=64, embedding_width=128, lstm_size=192):
+    def __init__(self, width=64, embedding_width=128, lstm_size=192, attention_layers=1, value_bins=0):
         super().__init__()
         self.width = width
+        self.value_bins = value_bins
         own, opp, active, history, damage = (LAYOUT[name] for name in ("own", "opp", "active", "history", "damage"))
         self.common = len(opp.floats)  # columns that own and opposing Pokémon share
         self.active_at = opp.floats.index("active_a")
@@ -344,10 +381,11 @@ class Agent(nn.Module):
         self.versus_at = active.floats.index("move_1_vs_a")
 
         # ids
-        columns, offsets, bag_starts, num_ids = id_bags()
+        columns, offsets, num_ids = id_bags()
         self.register_buffer("id_columns", torch.tensor(columns), persistent=False)
         self.register_buffer("id_offsets", torch.tensor(offsets, dtype=torch.int32), persistent=False)
-        self.register_buffer("bag_starts", torch.tensor(bag_starts, dtype=torch.int32), persistent=False)
+        random_numbers = torch.randint(2**62, (max(IDS_PER_BAG),), generator=torch.Generator().manual_seed(0))
+        self.register_buffer("id_mix", 2 * random_numbers + 1, persistent=False)
         self.embedding = nn.EmbeddingBag(num_ids, embedding_width, mode="sum")
         nn.init.normal_(self.embedding.weight, std=0.1)
 
@@ -359,13 +397,7 @@ class Agent(nn.Module):
         # a slot's effects, what its four moves do, what the eight opposing ones do to it
         self.active_numbers = linear(len(active.floats) + 4 * len(damage.floats) + 8 * 4, width, 1.0)
 
-        # attention
-        self.norm_attention = nn.LayerNorm(width)
-        self.qkv = linear(width, 3 * width, 1.0)
-        self.attention_out = linear(width, width, 0.5)
-        self.norm_feed = nn.LayerNorm(width)
-        self.feed_in = linear(width, 2 * width)
-        self.feed_out = linear(2 * width, width, 0.5)
+        self.attention = nn.Sequential(*(AttentionLayer(width) for _ in range(attention_layers)))
         self.norm_out = nn.LayerNorm(width)
 
         # the battle
@@ -400,32 +432,40 @@ class Agent(nn.Module):
         self.preview_key = linear(width, 2 * width, 1.0)
         self.preview_query = linear(lstm_size, 2 * width, 0.1)
 
-        self.value_out = linear(lstm_size, 1, 0.1)
+        self.value_out = linear(lstm_size, max(value_bins, 1), 0.1)
+        edges = bin_edges(value_bins)
+        self.register_buffer("bin_centres", (edges[1:] + edges[:-1]) / 2, persistent=False)
 
     # -------------------------------------------------------------------------------------- from observations to memory
 
     def embed_ids(self, ints):
-        """ints (B, INTS) → sums of embeddings: of the twelve Pokémon (B, 12, E), of the last turns' events, of our
-        active two's moves (B, 8, E)"""
-        # One look-up for everything: each would write a gradient as large as the table.
+        """ints (B, INTS) → of the twelve Pokémon, of the last turns' events and of our active two's moves: the sums of
+        embeddings of those that differ (U, E), and which of them stands where (12 · B,), (8 · B,), (8 · B,); None: each
+        in its own place"""
+        # A battle's Pokémon have the same ids in nearly all of its decisions. In many rows, only those that differ are
+        # looked up and get a gradient, one Pokémon in thirteen: the learner takes 0.89 times as long. What has the same
+        # sum of ids times random numbers, of 64 bits, is the same.
         ids = ints[:, self.id_columns].int() + self.id_offsets
-        rows = torch.arange(len(ints), device=ints.device, dtype=torch.int32)[:, None]
-        starts = rows * ids.shape[1] + self.bag_starts
-        bags = self.embedding(ids.flatten(), starts.flatten()).view(*starts.shape, -1)
-        return bags.split([12, LAYOUT["history"].rows, 8], 1)
-
-    def attend(self, x):
-        """One pre-norm transformer layer over the Pokémon. (B, 12, W) → (B, 12, W)"""
-        # By hand: nn.TransformerEncoderLayer takes 1.17 times as long in training (256 rows), 1.37 times in inference.
-        q, k, v = self.qkv(self.norm_attention(x)).view(len(x), 12, 3, ATTENTION_HEADS, -1).permute(2, 0, 3, 1, 4)
-        attended = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(len(x), 12, -1)
-        x = x + self.attention_out(attended)
-        return self.norm_out(x + self.feed_out(F.relu(self.feed_in(self.norm_feed(x)))))
+        bags, starts, places, end = [], [], [], 0
+        for part, size in zip(ids.split(NUM_IDS, 1), IDS_PER_BAG):
+            part, place = part.reshape(-1, size), None
+            if len(ints) >= MANY_ROWS:
+                different, place = (part * self.id_mix[:size]).sum(1).unique(return_inverse=True)
+                where = torch.empty_like(different)
+                where[place] = torch.arange(len(place), device=place.device)
+                part = part[where]
+            bags.append(part.flatten())
+            starts.append(torch.arange(end, end + len(bags[-1]), size, device=ids.device, dtype=torch.int32))
+            places.append(place)
+            end += len(bags[-1])
+        # One look-up for everything: each would write a gradient as large as the table.
+        sums = self.embedding(torch.cat(bags), torch.cat(starts))
+        return sums.split([len(part) for part in starts]), places
 
     def encode(self, ints, floats):
         """ints (B, INTS), floats (B, FLOATS) → the LSTM's input (B, H), and what the heads point at"""
         own, opp, active, field, history, belief, damage = (columns_of(floats, name) for name in LAYOUT)
-        mons, events, moves = self.embed_ids(ints)
+        (mon_sums, event_sums, move_sums), (mon_at, event_at, move_at) = self.embed_ids(ints)
 
         stands = slice(self.active_at, self.active_at + 2)  # columns active_a, active_b
         # (B, side, eight moves, target, numbers): low and high roll, chance of a knock-out, who is first
@@ -436,12 +476,16 @@ class Agent(nn.Module):
         ours = torch.baddbmm(self.own_numbers(own[..., self.common :]), own[..., stands], our_slots)
         theirs = torch.baddbmm(self.belief_numbers(belief), opp[..., stands], their_slots)
         numbers = self.mon_numbers(torch.cat([own[..., : self.common], opp], 1))
-        tokens = self.attend(self.mon_ids(mons) + numbers + torch.cat([ours, theirs], 1))  # (B, 12, W)
+        mons = spread(self.mon_ids(mon_sums), mon_at).view(len(own), 12, -1)
+        tokens = mons + numbers + torch.cat([ours, theirs], 1)
+        tokens = self.norm_out(self.attention(tokens))  # (B, 12, W)
 
         our_tokens, their_tokens = tokens.split(6, 1)  # not slices: their gradients are zeros with a window each
         standing, bench, _ = our_tokens.split(2, 1)
         foes = opp[..., stands].mT @ their_tokens  # (B, 2, W), zero where nobody stands
-        events = F.relu(self.history_in(torch.cat([events, history], -1))).sum(1)
+        of_ids, of_numbers = self.history_in.weight.split([event_sums.shape[1], history.shape[2]], 1)
+        events = spread(F.linear(event_sums, of_ids), event_at).view(len(own), history.shape[1], -1)
+        events = F.relu(events + F.linear(history, of_numbers, self.history_in.bias)).sum(1)
         field = F.relu(self.field_in(field.squeeze(1)))
         everything = [standing.flatten(1), foes.flatten(1), our_tokens.mean(1), their_tokens.mean(1), events, field]
         core = F.relu(self.core_in(torch.cat(everything, 1)))
@@ -450,7 +494,8 @@ class Agent(nn.Module):
         versus = active[:, :2, self.versus_at : self.versus_at + 8].reshape(len(own), 2, 4, 2)
         our_damage = damage[:, :8].reshape(len(own), 2, 4, -1)
         move_numbers = torch.cat([move_numbers, versus, our_damage], -1)
-        moves = self.move_ids(moves).view(len(own), 2, 4, -1) + self.move_numbers(move_numbers)
+        moves = spread(self.move_ids(move_sums), move_at).view(len(own), 2, 4, -1)
+        moves = moves + self.move_numbers(move_numbers)
         moves = F.relu(moves + self.move_owner(standing)[:, :, None])
         hits = self.hit_move(moves)[:, :, :, None] + self.hit_foe(foes)[:, None, None]
         on_their_slots = on_foes[:, 0].reshape(len(own), 2, 4, 2, 4)
@@ -477,11 +522,13 @@ class Agent(nn.Module):
     # ----------------------------------------------------------------------------------------------------------- heads
 
     def win_logit(self, hidden):
-        """The log-odds of winning (B,)"""
-        return self.value_out(hidden).squeeze(-1).float()
+        """The log-odds of winning (B,); with value_bins, the logits of the return's bins (B, bins)"""
+        logits = self.value_out(hidden).float()
+        return logits if self.value_bins else logits.squeeze(-1)
 
     def value(self, hidden):
-        return 2 * self.win_logit(hidden).sigmoid() - 1
+        logits = self.win_logit(hidden)
+        return logits.softmax(-1) @ self.bin_centres if self.value_bins else 2 * logits.sigmoid() - 1
 
     def slot_logits(self, query, moves, hits, targets, switches):
         """query (B, Q, …), moves (B, 4, W), hits (B, 4, 2, K) of this slot → (B, Q, 45)"""
@@ -575,6 +622,8 @@ def make_agent(settings):
         width=settings["width"],
         embedding_width=settings["embedding_width"],
         lstm_size=settings["lstm_size"],
+        attention_layers=settings["attention_layers"],
+        value_bins=settings.get("value_bins", 0),  # bc_vgc_mdbo.py has no such setting
     )
 
 
@@ -608,7 +657,7 @@ class Player:
         self.memory = Memory(agent, 0)
         self.generator = torch.Generator().manual_seed(seed)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def act(self, batch, rows):
         missing = int(batch.key[rows].max(initial=-1)) + 1 - len(self.memory.after)
         if missing > 0:
@@ -666,7 +715,14 @@ def policy_entropy(logprobs):
 
 
 def value_loss(win_logit, returns):
-    """Cross-entropy of the win prediction: a return in [-1, 1] is a chance of (return + 1) / 2."""
+    """Cross-entropy of the win prediction: a return in [-1, 1] is a chance of (return + 1) / 2. With bins
+    (win_logit (N, bins)) it is a bell around the return instead (HL-Gauss, Farebrother et al. 2024)."""
+    if win_logit.dim() > returns.dim():
+        edges = bin_edges(win_logit.shape[-1]).to(returns.device)
+        width = 0.75 * (edges[1] - edges[0])
+        below = 0.5 * (1 + torch.erf((edges - returns.clamp(-1, 1)[..., None]) / (width * 2**0.5)))
+        bell = below.diff(dim=-1) / (below[..., -1:] - below[..., :1])
+        return F.cross_entropy(win_logit, bell)
     return F.binary_cross_entropy_with_logits(win_logit, ((returns + 1) / 2).clamp(0, 1))
 
 
@@ -772,12 +828,16 @@ def make_rows(*shape):
         "ints": torch.zeros(*shape, INTS, dtype=torch.int16),
         "floats": torch.zeros(*shape, FLOATS),
         "legal": torch.zeros(*shape, 2, NUM_PREVIEWS, dtype=torch.bool),  # of both choices, the second given the first
+        "slots": torch.zeros(*shape, 2, SLOT_ACTIONS, dtype=torch.uint8),  # of each slot alone, for mdbo.joint_mask
+        "pass_rule": torch.zeros(*shape, dtype=torch.uint8),
         "is_preview": torch.zeros(*shape, dtype=torch.bool),
         "actions": torch.zeros(*shape, dtype=torch.int64),
         "logprobs": torch.zeros(*shape),
         "values": torch.zeros(*shape),
         "rewards": torch.zeros(*shape),  # what came after the decision
         "versions": torch.zeros(*shape, dtype=torch.int32),  # of the policy that decided
+        # What the opponent chose at the same time, -1 = it was not asked. A loss may know it, an observation never.
+        "foe_actions": torch.zeros(*shape, dtype=torch.int64),
     }
 
 
@@ -949,6 +1009,7 @@ class Actor:
         self.rows = make_rows(seats, 32)  # the battles under way; longer ones make room for themselves
         self.lengths = np.zeros(seats, np.int64)  # the learner's decisions so far
         self.policy_ids = np.zeros(seats, np.int64)  # who decides: 0 = the learner's policy, else a frozen one
+        self.chosen = np.full(seats, -1)  # what each seat was asked last and chose, -1 = only the other was asked
         self.opponents = np.zeros(args.num_battles, np.int64)  # which of OPPONENTS, by battle
         self.played = [[] for _ in range(args.num_battles)]  # (key, action) of the battles under way, if inline
         self.waiting = []  # battles that have ended and did not fit into a rollout: (rows, battle)
@@ -975,7 +1036,7 @@ class Actor:
         for policy_id in set(self.frozen_policies) - in_use:
             del self.frozen_policies[policy_id]
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def rollout(self, broadcast, storage):
         """Plays until the battles that have ended fill `storage`, with the weights that are broadcast now.
 
@@ -1071,12 +1132,15 @@ class Actor:
                     ints=torch.from_numpy(batch.ints[rows[mine]]),
                     floats=torch.from_numpy(batch.floats[rows[mine]]),
                     legal=legal,
+                    slots=torch.from_numpy(batch.slots[rows[mine]]),
+                    pass_rule=torch.from_numpy(batch.pass_rule[rows[mine]]),
                     is_preview=is_preview[mine],
                     actions=action,
                     logprobs=logprob,
                     values=self.agent.value(hidden),
                     versions=torch.tensor(self.version, dtype=torch.int32),
                 )
+        self.write_foe_actions(keys, actions, batch.retry[rows])
         self.env.send(keys, actions)
         if self.args.num_workers == 0:  # an inline run resumes exactly: the moves so far lead to the same place
             for key, action in zip(keys.tolist(), actions.tolist()):
@@ -1097,6 +1161,16 @@ class Actor:
             self.rows[name][keys, at] = values
         self.lengths[keys] = at + 1
 
+    def write_foe_actions(self, keys, actions, retry):
+        """Both seats of a battle are asked at the same time, or one of them alone. A seat that is asked again chooses
+        anew, and the other seat's row says so."""
+        fresh, again = keys[~retry], keys[retry]
+        self.chosen[fresh ^ 1] = self.env.scripted_actions[fresh ^ 1]
+        self.chosen[keys] = actions
+        asked = np.concatenate([keys, again ^ 1])
+        asked = asked[(self.chosen[asked] >= 0) & (self.lengths[asked] > 0)]  # the learner's seats
+        self.rows["foe_actions"][asked, self.lengths[asked] - 1] = torch.from_numpy(self.chosen[asked ^ 1])
+
     def state_dict(self):
         """All that the next rollout depends on, so that an inline run resumes exactly. Battles are their moves."""
         longest = max(int(self.lengths.max()), 1)
@@ -1106,6 +1180,7 @@ class Actor:
             "players": self.env.players,
             "lengths": self.lengths,
             "policy_ids": self.policy_ids,
+            "chosen": self.chosen,
             "opponents": self.opponents,
         }
         return {
@@ -1122,7 +1197,7 @@ class Actor:
 
     def load_state_dict(self, state):
         arrays = {name: tensor.numpy() for name, tensor in state["arrays"].items()}
-        for name in ("lengths", "policy_ids", "opponents"):
+        for name in ("lengths", "policy_ids", "chosen", "opponents"):
             getattr(self, name)[:] = arrays[name]
         self.shares = arrays["shares"]
         self.rows = {name: values.clone() for name, values in state["rows"].items()}
@@ -1415,12 +1490,12 @@ def advantages_and_returns(batch, gamma, gae_lambda):
 
 def evaluate_battles(agent, batch, battles, device):
     """The agent's pass over some battles of the batch, from their previews on
-    → their rows (R,), log-probs (R, 2, 90) and the LSTM's outputs (R, H), in the order of rows"""
+    → their rows (R,), log-probs (R, 2, 90), the LSTM's outputs (R, H) and candidates, in the order of rows"""
     rows, batch_sizes = pack_battles(batch.starts[battles], batch.lengths[battles])
     names = ("ints", "floats", "is_preview", "legal", "actions")
     ints, floats, is_preview, legal, actions = (batch.rows[name][rows].to(device) for name in names)
     hidden, candidates = agent.unroll(ints, floats, batch_sizes)
-    return rows, agent.logprobs(hidden, candidates, is_preview, legal, actions), hidden
+    return rows, agent.logprobs(hidden, candidates, is_preview, legal, actions), hidden, candidates
 
 
 def minibatches(num_battles, count):
@@ -1453,7 +1528,7 @@ def policy_logprobs(policy, batch, device):
     by_length = batch.lengths.argsort(stable=True)  # battles of like length together: fewer steps
     for battles in by_length.tensor_split(math.ceil(len(table) / 1024)):
         if len(battles):
-            rows, logprobs, _ = evaluate_battles(policy, batch, battles, device)
+            rows, logprobs, *_ = evaluate_battles(policy, batch, battles, device)
             table[rows] = logprobs.cpu()
     return table
 
@@ -1546,7 +1621,7 @@ def update_agent(agent, optimizer, scaler, autocast, batch, references, args, va
         kl_sum = 0.0
         for battles in minibatches(len(batch.lengths), args.num_minibatches):
             with autocast():
-                rows, logprobs, hidden = evaluate_battles(agent, batch, battles, device)
+                rows, logprobs, hidden, _ = evaluate_battles(agent, batch, battles, device)
                 win_logit = agent.win_logit(hidden.detach() if value_only else hidden)
             loss, stats, kls, chosen = rnad_loss(
                 logprobs=logprobs,
@@ -1587,7 +1662,7 @@ def save_model(path, agent, args):
 
 def load_model(path, args=None):
     """A run's folder or a model.zip → (agent, metadata). args: of the run that it is to join as an opponent"""
-    sizes = ("width", "embedding_width", "lstm_size")
+    sizes = ("width", "embedding_width", "lstm_size", "attention_layers", "value_bins")
     return models.load_agent(path, contract.contract_hash(), make_agent, args=args, sizes=sizes)
 
 

@@ -2,6 +2,8 @@
 them."""
 
 import contextlib
+import dataclasses
+import functools
 import json
 import math
 import os
@@ -19,10 +21,10 @@ import torch
 import yaml
 
 from cleanrl_games import ppo_vgc_mdbo as script
-from cleanrl_games.envs.vgc import contract, mdbo
+from cleanrl_games.envs.vgc import TeamPool, VGCVecEnv, contract, mdbo
 from cleanrl_games.envs.vgc.vec_env import FINISHED
 from cleanrl_games.envs.vgc.vec_env import Batch as EnvBatch
-from cleanrl_games.envs.vgc.vocabulary import INTS, LAYOUT
+from cleanrl_games.envs.vgc.vocabulary import INTS, LAYOUT, columns_of
 from cleanrl_games.runtime import models as runtime_models
 from cleanrl_games.runtime import shared_memory
 from cleanrl_games.runtime.checkpoints import load_checkpoint
@@ -206,14 +208,14 @@ def test_an_id_is_embedded_where_it_stands():
     torch.manual_seed(1)
     agent = script.make_agent(vars(small_args()))
     with torch.no_grad():
-        before = torch.cat(agent.embed_ids(torch.zeros(2, INTS, dtype=torch.int16)), 1)  # (B, bags, E)
+        before = embedded(agent, torch.zeros(2, INTS, dtype=torch.int16))  # (B, bags, E)
         history, seen = LAYOUT["history"], set()
         for number, group in enumerate((LAYOUT["own"], LAYOUT["opp"], history)):
             for row in range(group.rows):
                 for name in group.ints:
                     ints = torch.zeros(2, INTS, dtype=torch.int16)
                     ints[1, group.int_index(row, name)] = 1
-                    changed = (torch.cat(agent.embed_ids(ints), 1) - before).abs().sum(-1)
+                    changed = (embedded(agent, ints) - before).abs().sum(-1)
                     place = 6 * number + row
                     expected = {place}
                     if place < 2 and name.startswith("move_"):
@@ -224,10 +226,50 @@ def test_an_id_is_embedded_where_it_stands():
     assert seen == set(range(before.shape[1]))
 
 
+def embedded(agent, ints):
+    """(B, bags, E)"""
+    sums, places = agent.embed_ids(ints)
+    return torch.cat([script.spread(*part).view(len(ints), -1, part[0].shape[1]) for part in zip(sums, places)], 1)
+
+
+def test_many_rows_are_embedded_as_few_are(mixed):
+    """With many rows only those bags are looked up that differ: same sums, same gradients."""
+    actor, batch = mixed
+    ints, floats = batch.rows["ints"], batch.rows["floats"]
+    assert len(ints) >= script.MANY_ROWS
+    sums, places = actor.agent.embed_ids(ints)
+    assert all(len(part) == len(place.unique()) < len(place) / 2 for part, place in zip(sums, places))
+    found = {}
+    for limit in (script.MANY_ROWS, 10**9):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(script, "MANY_ROWS", limit)
+            core, candidates = actor.agent.encode(ints, floats)
+            loss = core.square().sum() + candidates.moves.square().sum()
+            names = ("embedding.weight", "mon_ids.weight", "move_ids.weight", "history_in.weight")
+            weights = [dict(actor.agent.named_parameters())[name] for name in names]
+            found[limit] = [embedded(actor.agent, ints), core, *torch.autograd.grad(loss, weights)]
+    for many, few in zip(*found.values()):
+        assert torch.allclose(many, few, rtol=1e-3, atol=1e-3 * few.abs().max().item()) and few.abs().max() > 0
+
+
+def test_another_attention_layer_adds_to_what_the_first_made(mixed):
+    actor, batch = mixed
+    deeper = script.make_agent({**vars(small_args()), "attention_layers": 2})
+    missing, unexpected = deeper.load_state_dict(actor.agent.state_dict(), strict=False)
+    assert {name.split(".")[1] for name in missing} == {"1"} and not unexpected
+    ints, floats = batch.rows["ints"][:64], batch.rows["floats"][:64]
+    with torch.no_grad():
+        core = actor.agent.encode(ints, floats)[0]
+        assert (deeper.encode(ints, floats)[0] - core).abs().max() > 1e-2
+        for layer in (deeper.attention[1].attention_out, deeper.attention[1].feed_out):
+            layer.weight.zero_()
+        assert torch.allclose(deeper.encode(ints, floats)[0], core, atol=1e-6)
+
+
 def test_masked_actions_have_probability_0_and_no_gradient(mixed):
     actor, batch = mixed
     with torch.no_grad():
-        rows, logprobs, _ = evaluate_all(actor.agent, batch)
+        rows, logprobs, *_ = evaluate_all(actor.agent, batch)
     legal = batch.rows["legal"][rows]
     assert (logprobs.exp()[~legal] == 0).all() and (logprobs.exp()[legal] > 0).all()
     assert torch.allclose(logprobs.exp().sum(-1), torch.ones(len(rows), 2), atol=1e-5)
@@ -243,7 +285,7 @@ def test_unroll_gives_back_the_actors_log_probs_and_values(mixed):
     """Over whole battles of all lengths, over borders of rollouts, and over decisions that were asked twice."""
     actor, batch = mixed
     with torch.no_grad():
-        rows, logprobs, hidden = evaluate_all(actor.agent, batch)
+        rows, logprobs, hidden, _ = evaluate_all(actor.agent, batch)
     logprob = script.taken_logprob(logprobs, choices_at(batch, rows))
     assert sorted(rows.tolist()) == list(range(len(batch.rows["actions"]))) and actor.env.count > 100
     assert (logprob - batch.rows["logprobs"][rows]).abs().max() < 1e-5
@@ -252,7 +294,7 @@ def test_unroll_gives_back_the_actors_log_probs_and_values(mixed):
     alone = torch.ones_like(batch.rows["actions"])  # every decision as a battle of its own: the memory matters
     forgetful = SimpleNamespace(rows=batch.rows, starts=alone.cumsum(0) - 1, lengths=alone)
     with torch.no_grad():
-        rows, logprobs, _ = evaluate_all(actor.agent, forgetful)
+        rows, logprobs, *_ = evaluate_all(actor.agent, forgetful)
     assert (script.taken_logprob(logprobs, choices_at(batch, rows)) - batch.rows["logprobs"][rows]).abs().max() > 1e-3
 
 
@@ -323,6 +365,200 @@ def test_clipped_loss_by_hand():
     assert float(stats["clipfrac"]) == 1.0
 
 
+def test_foe_actions_are_what_the_foes_then_do(mixed):
+    """Of every turn it is known what the opponent chose, whoever it is; the next observation shows its moves."""
+    _, batch = mixed
+    ints, floats = batch.rows["ints"].long(), batch.rows["floats"]
+    opp, history, field = LAYOUT["opp"], LAYOUT["history"], LAYOUT["field"]
+    answers = script.foe_answers(batch.rows["foe_actions"], batch.rows["is_preview"])
+    is_turn = ~batch.rows["is_preview"] & (floats[:, field.float_index(0, "forced")] == 0)
+    assert (answers[is_turn] >= 0).any(1).all() and (answers[batch.rows["is_preview"]] == -1).all()
+    assert 0.05 < (answers[~is_turn & ~batch.rows["is_preview"]] == -1).all(1).float().mean() < 1.0
+    right, seen = np.zeros((2, 5)), np.zeros((2, 5))  # moves and switches, by opponent
+    opponents = batch.results["opponents"].repeat_interleave(batch.lengths).tolist()
+    last_rows = set((batch.starts + batch.lengths - 1).tolist())
+    for row in set(is_turn.nonzero().flatten().tolist()) - last_rows:
+        turns = 25 * (floats[row + 1] - floats[row])[field.float_index(0, "turn")]
+        for slot, answer in enumerate(answers[row].tolist()):
+            events = []  # the moves and switches of this foe in the turn that followed, the first one last
+            for event in range(history.rows):
+                used, age, is_switch, is_cant = floats[row + 1, history.float_index(event, "used") :][:4].tolist()
+                actor, _, move = ints[row + 1, history.int_index(event, "actor") :][:3].tolist()
+                if used and not is_cant and actor == 3 + slot and abs(4 * age - turns) < 0.01:
+                    events.append((is_switch, move))
+            if answer >= 0 and events:
+                place = [floats[row, opp.float_index(mon, f"active_{'ab'[slot]}")] for mon in range(6)].index(1.0)
+                move = int(ints[row, opp.int_index(place, f"move_{answer // 10 + 1}")]) if answer < 40 else 0
+                if events[-1][0] == (answer == 40) or answer == 40:  # a foe may be driven out before its move
+                    seen[answer // 40, opponents[row]] += 1
+                    right[answer // 40, opponents[row]] += events[-1] == (answer == 40, move)
+    assert (seen[0] > 0).all() and right[0].sum() > 0.97 * seen[0].sum() and right[1].sum() > 0.9 * seen[1].sum() > 0
+
+
+def test_foe_head_learns_what_foes_do(mixed):
+    _, batch = mixed
+    args = small_args(aux_coef=1.0, update_epochs=20, target_kl=0.0, vf_coef=0.0, learning_rate=1e-3)
+    torch.manual_seed(1)
+    agent = script.make_agent(vars(args))
+    head = script.FoeHead(args.width, args.embedding_width, args.lstm_size)
+    optimizer = torch.optim.Adam([*agent.parameters(), *head.parameters()], lr=1e-3)
+    update = functools.partial(
+        script.update_agent, agent, optimizer, torch.amp.GradScaler(enabled=False), contextlib.nullcontext, batch
+    )
+    first = update(dataclasses.replace(args, update_epochs=1), foe_head=head)
+    before = {name: tensor.clone() for name, tensor in agent.state_dict().items()}
+    update(args, foe_head=head)
+    last = update(dataclasses.replace(args, update_epochs=1), foe_head=head)
+    assert last["losses/foe_loss"] < 0.7 * first["losses/foe_loss"]
+    assert last["losses/foe_accuracy"] > 2 * first["losses/foe_accuracy"]
+    answers = script.foe_answers(batch.rows["foe_actions"], batch.rows["is_preview"])
+    known = float((answers >= 0).any(1).float().mean())
+    assert 0.5 < known < 1.0 and 0.5 < last["losses/foe_known"] < 1.0
+    # the gradient reaches what the policy is made of
+    logits = head(agent, *script.evaluate_battles(agent, batch, torch.arange(4), "cpu")[2:], *rows_of(batch, 4))
+    agent.zero_grad()
+    script.foe_loss(logits, answers[packed_rows(batch, 4)])[0].backward()
+    for name in ("lstm.weight_hh_l0", "embedding.weight", "mon_ids.weight", "attention.0.qkv.weight"):
+        assert dict(agent.named_parameters())[name].grad.abs().max() > 0, name
+    assert agent.query.weight.grad is None and any(not before[name].equal(agent.state_dict()[name]) for name in before)
+
+
+SWAPS = [(True, False), (False, True), (True, True)]
+
+
+@pytest.mark.parametrize("own, foe", SWAPS)
+def test_swapping_slots_twice_changes_nothing_and_keeps_what_is_legal(mixed, own, foe):
+    _, batch = mixed
+    swapped = script.swap_rows(batch.rows, own, foe)
+    again = script.swap_rows(swapped, own, foe)
+    for name, values in batch.rows.items():
+        assert torch.equal(again[name], values), name
+    preview = batch.rows["is_preview"]
+    for name in ("ints", "floats", "actions", "legal"):
+        assert torch.equal(swapped[name][preview], batch.rows[name][preview])
+        if own or name != "legal":  # whoever may aim at one foe may aim at the other
+            assert not torch.equal(swapped[name], batch.rows[name])
+    choices = script.split_action(preview, swapped["actions"])
+    assert swapped["legal"].gather(2, choices[..., None]).all()
+    for row in (~preview).nonzero().flatten().tolist()[::5]:  # the legal pairs are the swapped legal pairs
+        before, after = (
+            mdbo.joint_mask(rows["slots"][row].numpy(), rows["pass_rule"][row].numpy())
+            for rows in (batch.rows, swapped)
+        )
+        expected = {swapped_by_hand(int(action), own, foe) for action in np.flatnonzero(before)}
+        assert set(np.flatnonzero(after).tolist()) == expected
+        assert int(swapped["actions"][row]) == swapped_by_hand(int(batch.rows["actions"][row]), own, foe)
+        assert swapped["legal"][row, 0].nonzero().flatten().tolist() == sorted({a // 45 for a in expected})
+        second = sorted(a % 45 for a in expected if a // 45 == int(choices[row, 0]))
+        assert swapped["legal"][row, 1].nonzero().flatten().tolist() == second
+
+
+def swapped_by_hand(action, own, foe):
+    slots = []
+    for slot in mdbo.decode(action):
+        target = {1: 2, 2: 1}.get(slot.target, slot.target) if foe else slot.target
+        target = {-1: -2, -2: -1}.get(target, target) if own else target
+        switch = {0: 1, 1: 0}.get(slot.switch, slot.switch) if own else slot.switch
+        slots.append(slot._replace(target=target, switch=switch))
+    return mdbo.encode(*(reversed(slots) if own else slots))
+
+
+def test_swapped_slots_are_what_the_simulator_shows():
+    """A team whose sheet names its leads the other way round: the same turn with the slots of that side swapped."""
+    team, other = TeamPool("shipped", "gen9vgc2023regc").packed[:2]
+    members = team.split("]")
+    turned = "]".join([members[1], members[0], *members[2:]])
+    seen = []
+    for first in (team, turned):
+        with VGCVecEnv(num_battles=1, battle_format="gen9vgc2023regc", teams=([first], [other]), seed=4) as env:
+            batch = env.recv()
+            env.send(batch.key[batch.decisions], [0, 0])  # the first two lead, the next two follow
+            batch = env.recv()
+            frames = batch.frames[np.argsort(batch.side)]
+            seen.append(
+                {name: torch.from_numpy(frames[name].copy()) for name in ("ints", "floats", "slots", "pass_rule")}
+            )
+    for side, own in ((0, True), (1, False)):
+        rows = {name: values[[side]] for name, values in seen[0].items()}
+        rows |= {"actions": torch.zeros(1, dtype=torch.int64), "is_preview": torch.zeros(1, dtype=torch.bool)}
+        rows["legal"] = torch.zeros(1, 2, 90, dtype=torch.bool)
+        plain = {**rows, "ints": rows["ints"].clone()}
+        swapped = script.swap_rows(rows, own, not own)
+        for kind in ("ints", "floats"):
+            expected = seen[1][kind][[side]]
+            assert not torch.equal(plain[kind], expected)
+            for name in LAYOUT:
+                if name == "history":  # who came in first has swapped too
+                    continue
+                ours, theirs = (columns_of(values, name, kind)[0] for values in (swapped[kind], expected))
+                if not own and name in ("opp", "belief"):  # in the order of their sheet
+                    theirs = theirs[[1, 0, 2, 3, 4, 5]]
+                if not own and name == "active" and kind == "ints":
+                    theirs[2:, 0] = torch.tensor([0, 2, 1, 3, 4, 5, 6], dtype=theirs.dtype)[theirs[2:, 0].long()]
+                assert torch.equal(ours, theirs), (side, kind, name)
+        events = [
+            {tuple(event) for event in columns_of(values, "history", "ints")[0].tolist()}
+            for values in (swapped["ints"], seen[1]["ints"][[side]])
+        ]
+        assert events[0] == events[1] and len(events[0]) >= 4
+        assert torch.equal(swapped["slots"], seen[1]["slots"][[side]])
+
+
+def test_both_views_come_to_agree(mixed):
+    """What the policy does with slots swapped becomes what it does without; by itself it does not."""
+    actor, batch = mixed
+    after = {}
+    for swap_coef in (1.0, 1e-9):
+        args = small_args(swap_coef=swap_coef, ent_coef=0.0, update_epochs=1, num_minibatches=1)
+        agent = script.make_agent(vars(args))
+        agent.load_state_dict(actor.agent.state_dict())
+        optimizer = torch.optim.Adam(agent.parameters(), lr=1e-3)
+        parts = (agent, optimizer, torch.amp.GradScaler(enabled=False), contextlib.nullcontext, batch, args)
+        torch.manual_seed(5)
+        kl = [script.update_agent(*parts)["losses/swap_kl"] for _ in range(12)]
+        after[swap_coef] = sum(kl[-3:]) / sum(kl[:3])
+    assert after[1.0] < 0.7 < after[1e-9]
+
+
+def test_the_gradient_of_agreement_is_that_of_the_kl():
+    """Over all actions, each as often as the policy takes it."""
+    torch.manual_seed(2)
+    policy, logits = (0.3 * torch.randn(6)).log_softmax(0), torch.zeros(6, requires_grad=True)
+    actions = torch.arange(6).repeat_interleave((policy.exp() * 60_000).round().long())
+    script.swap_loss(policy[actions], logits.log_softmax(0)[actions])[0].backward()
+    same = torch.zeros(6, requires_grad=True)
+    (policy.exp() * (policy - same.log_softmax(0))).sum().backward()
+    assert torch.allclose(logits.grad, same.grad, atol=1e-4) and same.grad.abs().max() > 0.01
+
+
+def packed_rows(batch, battles):
+    return script.pack_battles(batch.starts[:battles], batch.lengths[:battles])[0]
+
+
+def rows_of(batch, battles):
+    return [batch.rows[name][packed_rows(batch, battles)] for name in ("ints", "floats")]
+
+
+def test_a_categorical_value_is_drawn_to_the_return():
+    """The bell has its mean at the return, and a network that says the bell has the least loss and that value."""
+    agent = script.make_agent({**vars(small_args()), "value_bins": 31})
+    returns = torch.tensor([-1.0, -0.613, 0.0, 0.02, 0.5, 1.0])
+    edges = script.bin_edges(31).double()
+    normal = [torch.distributions.Normal(float(r), float(0.75 * (edges[1] - edges[0]))) for r in returns]
+    bells = torch.stack([bell.cdf(edges).diff() for bell in normal])
+    bells = bells / bells.sum(1, keepdim=True)
+    logits = bells.clamp(min=1e-30).log().float()
+    entropy = -(bells * bells.clamp(min=1e-30).log()).sum(1).mean()
+    assert float(script.value_loss(logits, returns)) == pytest.approx(float(entropy), abs=1e-4)
+    for changed in (logits.flip(0), logits * 0.9, logits + torch.linspace(-9, 9, 31)):
+        assert script.value_loss(changed, returns) > entropy + 1e-3
+    agent.value_out = torch.nn.Identity()
+    assert torch.allclose(agent.value(logits), returns, atol=0.01)
+    assert torch.allclose(agent.value(torch.zeros(3, 31)), torch.zeros(3), atol=1e-6)
+    beyond = torch.tensor([1.4, -1.4])  # advantages may point beyond what can be reached
+    assert script.value_loss(logits[[5, 0]], beyond) == script.value_loss(logits[[5, 0]], returns[[5, 0]])
+
+
 def naive_loss(tables, win_logit, choices, old_logprob, advantages, returns, args):
     """The same with loops and Python's numbers, from the formulas"""
     count = len(tables)
@@ -374,7 +610,7 @@ def test_every_loss_term_alone_has_a_finite_policy_gradient(mixed):
     agent = actor.agent
     for term in ("policy_loss", "value_loss", "entropy"):
         agent.zero_grad()
-        rows, logprobs, hidden = evaluate_all(agent, batch)
+        rows, logprobs, hidden, _ = evaluate_all(agent, batch)
         advantages = torch.linspace(-1, 1, len(rows))
         _, stats = script.ppo_loss(
             logprobs=logprobs,
@@ -389,7 +625,7 @@ def test_every_loss_term_alone_has_a_finite_policy_gradient(mixed):
         gradients = {name: p.grad for name, p in agent.named_parameters() if p.grad is not None}
         assert all(torch.isfinite(gradient).all() for gradient in gradients.values())
         reached = {name for name, gradient in gradients.items() if gradient.abs().sum() > 0}
-        assert {"embedding.weight", "qkv.weight", "lstm.weight_hh_l0", "core_in.weight"} <= reached, term
+        assert {"embedding.weight", "attention.0.qkv.weight", "lstm.weight_hh_l0", "core_in.weight"} <= reached, term
         assert ("value_out.weight" in reached) == (term == "value_loss")
         for head in (
             "query.weight",
@@ -446,13 +682,13 @@ def test_directions_of_an_update(mixed):
     agent = script.make_agent(vars(small_args()))
     agent.load_state_dict(after)
     with torch.no_grad():
-        rows, logprobs, _ = evaluate_all(agent, batch)
-        _, before, _ = evaluate_all(actor.agent, batch)
+        rows, logprobs, *_ = evaluate_all(agent, batch)
+        _, before, *_ = evaluate_all(actor.agent, batch)
     assert float(script.policy_entropy(logprobs).mean()) > float(script.policy_entropy(before).mean()) + 0.05
     _, after, _ = updated(mixed, learning_rate=1e-4, ent_coef=0.0, vf_coef=0.0, update_epochs=1, num_minibatches=1)
     agent.load_state_dict(after)
     with torch.no_grad():
-        rows, logprobs, _ = evaluate_all(agent, batch)
+        rows, logprobs, *_ = evaluate_all(agent, batch)
     gain = script.taken_logprob(logprobs, choices_at(batch, rows)) - batch.rows["logprobs"][rows]
     advantages = script.advantages_and_returns(batch, 0.99, 0.95)[0][rows]
     assert float((gain * script.normalise(advantages)).mean()) > 1e-4

@@ -134,7 +134,7 @@ def test_a_reference_remembers_the_battle_itself(played):
 
 def learner_inputs(played, agent):
     batch = played.batch
-    rows, logprobs, hidden = script.evaluate_battles(agent, batch, torch.arange(len(batch.lengths)), "cpu")
+    rows, logprobs, hidden, _ = script.evaluate_battles(agent, batch, torch.arange(len(batch.lengths)), "cpu")
     references = [script.policy_logprobs(script.make_agent(vars(played.args)), batch, "cpu") for _ in range(2)]
     generator = torch.Generator().manual_seed(1)
     return {

@@ -31,7 +31,7 @@ FORMAT = "gen9vgc2024regg"
 @pytest.fixture(scope="module")
 def agent():
     torch.manual_seed(1)
-    return script.make_agent({"width": 16, "embedding_width": 16, "lstm_size": 16}).eval()
+    return script.make_agent({"width": 16, "embedding_width": 16, "lstm_size": 16, "attention_layers": 1}).eval()
 
 
 @pytest.fixture(scope="module")

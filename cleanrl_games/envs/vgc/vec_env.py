@@ -274,6 +274,8 @@ class VGCVecEnv:
         self.episodes = np.zeros(num_battles, np.int32)
         self.episodes[:] = 0 if episodes is None else episodes
         self.players = np.zeros((num_battles, 2), np.int32)  # codes of who holds each seat
+        # By key: what a scripted player answers to what it was asked together with the other seat, -1 = nothing.
+        self.scripted_actions = np.full(2 * num_battles, -1)
         self.first_players = players if players is None else np.asarray(players).tolist()
         self.start()
         self.single_observation_space = gym.spaces.Dict(
@@ -439,6 +441,8 @@ class VGCVecEnv:
                 if len(got):
                     frames.append(got)
                     self.episodes[got["battle"]] = got["episode"]
+                    asked = got[~got["retry"]]
+                    self.scripted_actions[2 * asked["battle"] + 1 - asked["side"]] = -1
                 self.note(sim, texts, offset, finished, errors, protocol, logs, played)
         joined = frames[0] if len(frames) == 1 else np.concatenate([np.empty(0, self.dtype), *frames])
         batch = Batch(joined, np.array([tuple(row) for row in finished], FINISHED), logs, protocol, errors, played)
@@ -486,6 +490,7 @@ class VGCVecEnv:
             elif text["player"]:
                 action = self.baselines.answer(text, OPPONENTS[text["player"]])
                 if action is not None:
+                    self.scripted_actions[2 * text["battle"] + text["side"]] = action
                     if self.job["record"]:
                         played[offset + text["row"]] = RANDOM_PLAY if self.baselines.was_random else action
                     # Between two scripted players a battle never waits for the caller: it moves one step a recv().
