@@ -323,6 +323,8 @@ def test_accuracy_over_all_recorded_attacks(replays):
         chances = np.array([attack["chance"] for attack in attacks if attack["weapon"] == weapon])
         hits = sum(attack["damage"] > 0 for attack in attacks if attack["weapon"] == weapon)
         spread = np.sqrt((chances * (1 - chances)).sum())
+        within = f"{chances.sum() - 3.3 * spread:.0f} to {chances.sum() + 3.3 * spread:.0f}"
+        print(f"{weapon}: {hits} of {len(chances)} attacks did damage; the simulator's chances allow {within}")
         assert len(chances) >= 10 and abs(hits - chances.sum()) < 3.3 * spread, (
             weapon,
             len(chances),
@@ -341,6 +343,7 @@ def test_diamond_bolts_go_off_as_often_as_recorded(replays):
     ]
     above = sum(shot["damage"] > shot["max_hit"] for shot in shots)
     expected = sum(shot["above"] for shot in shots)
+    print(f"bolts: {above} of {len(shots)} shots above the maximum hit; the simulator expects {expected:.1f}")
     assert abs(above - expected) <= 3.3 * np.sqrt(max(expected, 1.0)), (above, expected, len(shots))
     assert all(shot["damage"] <= shot["max_hit"] * 115 // 100 for shot in shots)
 
@@ -355,6 +358,8 @@ def test_the_order_changes_as_often_as_recorded(name):
             changes += int((pid[1:] != pid[:-1]).sum())
             ticks += len(pid) - 1
     expected = ticks * 4 / 300
+    allowed = [100 * (expected + sign * 3.3 * np.sqrt(expected)) / ticks for sign in (-1, 1)]
+    print(f"order: {100 * changes / ticks:.2f} changes in 100 ticks; allowed are {allowed[0]:.2f} to {allowed[1]:.2f}")
     assert abs(changes - expected) < 3.3 * np.sqrt(expected), (changes, expected)
 
 

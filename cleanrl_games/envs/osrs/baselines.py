@@ -327,7 +327,7 @@ class Baseline:
 
 LADDER = tuple(RUNGS)
 BASELINES = ("random", *LADDER)
-# Of 300 fights of each against each, with `nh` as the fixed point; one standard error is 22 to 38 points:
+# Of 300 fights of each against each, with `nh` as the fixed point; their 95 % intervals are ±22 to ±38 points:
 # python cleanrl_games/tools/arena.py random --game osrs --episodes 300 --anchor nh
 ELO = {
     "random": 707.0, "mage_only": 404.0, "no_prayer": 494.0, "late_prayer": 543.0, "off_prayer": 682.0,

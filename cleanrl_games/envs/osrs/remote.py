@@ -204,19 +204,21 @@ class _Agent:
                 return
 
     async def _say_farewell(self):
-        """→ whether there was an answer. A server that is gone gives none, one that knows better an error."""
+        """→ whether that is all: the server has answered, if only that it knows no such agent, or it is gone."""
         farewell = _Agent(self.host, self.port, min(self.timeout, 2.0))
         farewell.id = self.id
         try:
             await farewell.connect()
+        except _Lost:
+            return True
+        try:
             await asyncio.wait_for(farewell.ask("logout", {}), farewell.timeout)
         except (_Lost, TimeoutError):
             return False
         except RemoteError:
             return True
         finally:
-            if farewell.writer is not None:
-                farewell.writer.close()
+            farewell.writer.close()
         return True
 
 
