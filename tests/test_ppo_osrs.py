@@ -708,7 +708,7 @@ def test_each_evaluation_draws_other_fights(monkeypatch):
 
 def test_several_targets(other_run, tmp_path):
     flags = ["--self-play", "target", "--targets", other_run / "1.zip", other_run / "2.zip", "--self-fraction", 0]
-    flags += ["--self-fraction-final", 0, "--scripted-fraction", 0, "--total-timesteps", 500]
+    flags += ["--self-fraction-final", 0, "--scripted-fraction", 0, "--total-timesteps", 500, "--opponents-at-once", 3]
     train_here(*INLINE, *flags, "--run-dir", tmp_path / "run")
     members = load_checkpoint(tmp_path / "run")["league"]["members"]
     assert [member["name"] for member in members] == ["1.zip", "2.zip"]
