@@ -344,21 +344,64 @@ def test_needle_is_an_option():
         PokemonEnv(compass="north")
 
 
-def test_trail_is_the_whole_way_and_stays_where_it_is(env):
-    """Mushrooms mark the way from the entrance to the charm. Walking does not move them; the charm does."""
+def trail(env):
+    return {(int(x), int(y)) for y, x in np.argwhere(env.reader.tiles() == 9)}
+
+
+def test_mushrooms_are_picked_so_what_is_left_leads_on(env):
+    """They mark the way from the entrance to the charm, then from there to the way out. Each step on the trail takes
+    one, and nothing else does; whoever comes back finds it grown again."""
     player = QuestExpert()
     _, info = env.reset(options={"quest_seed": 5})
     while info["map"] != "glow_wood":
         *_, info = env.step(player.act(env))
-    trails = []
+    whole, found = trail(env), False
+    assert len(whole) > 10
     while info["map"] == "glow_wood":
-        trails.append((info["milestones"]["CHARM_FOUND"], (env.reader.tiles() == 9).tobytes()))
+        before = trail(env)
         *_, info = env.step(player.act(env))
-    assert (
-        len({trail for found, trail in trails if not found}) == 1
-        and len({trail for found, trail in trails if found}) == 1
-    )
-    assert len(set(trails)) == 2
+        here = (info["player"]["x"], info["player"]["y"])
+        if info["map"] == "glow_wood" and info["milestones"]["CHARM_FOUND"] == found:
+            assert trail(env) == before - {here}
+        if info["milestones"]["CHARM_FOUND"] and not found:
+            found = True
+            assert len(before) == 1 and len(trail(env)) > 3, "one grows under the charm; the second trail begins"
+    assert len(before) <= 1, "the last step leaves the wood"
+
+    _, info = env.reset(options={"quest_seed": 5})
+    while info["map"] != "glow_wood":
+        *_, info = env.step(player.act(env))
+    inside = info["player"]["facing"]
+    back = {"up": "DOWN", "left": "RIGHT", "right": "LEFT"}[inside]
+    *_, info = env.step(player.act(env))
+    assert len(trail(env)) == len(whole) - 1
+    while info["map"] == "glow_wood":
+        *_, info = press(env, back)
+    *_, info = press(env, inside.upper())
+    assert info["map"] == "glow_wood" and trail(env) == whole
+
+
+def test_a_plan_in_the_corner_shows_which_roof_is_where(env):
+    """In the town only, in the roofs' colours, also after the large map was looked at."""
+    player, roofs = QuestExpert(), {20: (200, 60, 60), 21: (50, 100, 210), 22: (190, 140, 30), 24: (40, 120, 60)}
+    for quest_seed in (5, 12):
+        obs, info = env.reset(options={"quest_seed": quest_seed})
+        assert (obs[16:48, 192:] == obs[16, 192]).all(), "at home there is nothing"
+        while info["map"] != "emberly":
+            obs, *_, info = env.step(player.act(env))
+        press(env, "START")
+        again, *_ = press(env, "B")
+        assert np.array_equal(again, obs)
+        tiles, shown = env.reader.tiles(), {}
+        for corner, (x, y) in enumerate(((2, 2), (13, 2), (2, 8), (13, 8))):
+            left, top = 200 + 24 * (corner % 2), 16 + 16 * (corner // 2)
+            square = obs[top : top + 8, left : left + 16].reshape(-1, 3).astype(int)
+            assert (square == square[0]).all()
+            shown[int(tiles[y, x])] = square[0]
+        assert set(shown) == set(roofs)
+        for roof, colour in shown.items():
+            nearest = min(roofs, key=lambda other: np.abs(colour - roofs[other]).sum())
+            assert nearest == roof, (roof, colour)
 
 
 def test_the_map_on_start_shows_where_one_is(env):

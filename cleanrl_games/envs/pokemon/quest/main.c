@@ -78,7 +78,7 @@ int main(void) {
   INT_ENABLE = 1;
   INT_MASTER = 0;  // halting wakes up without a handler
   for (u32 i = 0; i < sizeof(State) / 4; i++) ((u32 *)&state)[i] = 0;
-  state.magic = 0x31545351, state.version = 3;
+  state.magic = 0x31545351, state.version = 4;
   video_start();
   title();
   state.rng = state.seed * 2654435761u + 12345;

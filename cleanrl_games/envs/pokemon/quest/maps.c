@@ -294,8 +294,8 @@ void show_way(void) {
   else state.way = state.compass == COMPASS_BEARING && (dx || dy) ? straight_to(dx, dy) : NOWHERE;
 }
 
-// In the wood mushrooms mark the trail, all of it: from the entrance to the charm, later from the charm's place to the
-// way out. They do not say which end is which.
+// In the wood mushrooms mark the trail: from the entrance to the charm, later from the charm's place to the way out.
+// Whoever walks on it picks them, so what is left leads on. Who comes back finds it grown again.
 void grow_trail(void) {
   u8 x = state.charm_x, y = state.charm_y;
   if (!has(CHARM_FOUND)) find_exit(ROUTE, &x, &y);
@@ -307,4 +307,5 @@ void grow_trail(void) {
     x += ahead[way][0], y += ahead[way][1];
     if (*tile(x, y) == T_MOSS) *tile(x, y) = T_GLOW;
   }
+  if (*tile(state.x, state.y) == T_GLOW) *tile(state.x, state.y) = T_MOSS;
 }

@@ -249,4 +249,5 @@ void update_objective(void) {
   text_at(is_far ? 7 : 1, 0, goals[goal]);
   text_at(1, 1, map_names[state.map]);
   for (int i = 0; i < NUM_MILESTONES; i++) text_glyph(11 + i, 1, has(i) ? GLYPH_DONE : GLYPH_TODO);
+  draw_corner_plan();
 }

@@ -38,6 +38,7 @@ void draw_tile(int x, int y);
 void draw_battlefield(void);
 void draw_frame(void);
 void draw_plan(void);
+void draw_corner_plan(void);
 void set_sprite(int slot, int x, int y, int tile, int bank, int flip, int big);
 void hide_sprites(int from);
 extern int step_offset;

@@ -246,6 +246,19 @@ void draw_plan(void) {
     for (int x = 0; x < state.width; x++) text_glyph(left + x, 2 + y, GLYPH_MAP + plan_kind(x, y));
 }
 
+// The town's four roofs, each in its corner and its colour, on the right below the top bar. Elsewhere there is no plan.
+void draw_corner_plan(void) {
+  text_clear(2, 4);
+  if (state.map != TOWN) return;
+  for (int row = 2; row < 6; row++)
+    for (int column = 24; column < 30; column++) text_glyph(column, row, GLYPH_PANEL);
+  for (int corner = 0; corner < 4; corner++) {
+    int right = corner & 1, low = corner >> 1, roof = state.tiles[(low ? 8 : 2) * MAP_SIZE + (right ? 13 : 2)];
+    for (int i = 0; i < 2; i++)
+      TEXT_MAP[(2 + 2 * low) * 32 + 25 + 3 * right + i] = (GLYPH_MAP + PLAN_RED + 1) | bank_of(roof) << 12;
+  }
+}
+
 void draw_frame(void) {
   if (!is_battle && state.mode != MODE_MAP) draw_world();
   for (int i = 0; i < 32; i++)

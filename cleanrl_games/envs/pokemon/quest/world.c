@@ -58,6 +58,9 @@ static void arrive(void) {
   int tile = tile_at(state.x, state.y);
   if (is_exit(tile)) {
     enter_map(exit_at(state.x, state.y), state.map);
+  } else if (tile == T_GLOW) {
+    state.tiles[state.y * MAP_SIZE + state.x] = T_MOSS;  // picked: what is left of the trail leads on
+    draw_tile(state.x, state.y);
   } else if (tile == T_TALL) {
     state.grass_steps++;
     // the first encounters wait at the third step, so that nobody has to look for them
@@ -109,6 +112,7 @@ static void show_plan(void) {
   do wait_frame();
   while (!(pressed & (KEY_START | KEY_A | KEY_B)));
   text_clear(2, 18);
+  draw_corner_plan();
   state.mode = MODE_WALK;
 }
 
