@@ -205,8 +205,8 @@ class Args:
     ent_coef_final: NonNegative = 0.001
     """its value after ANNEAL_UPDATES"""
     guess_ent_coef: NonNegative = 0.03
-    """entropy bonus of the heads attack and prayer, at least: which style against which prayer is a guessing game, and
-    who always does the same is read"""
+    """entropy bonus of the prayer, and of the attack's style in ticks with an attack, at least: which style against
+    which prayer is a guessing game, and who always does the same is read"""
     vf_coef: NonNegative = 0.5
     """weight of the value loss"""
     max_grad_norm: Positive = 0.5
@@ -981,7 +981,8 @@ def exploiter_settings(args, target, update):
 
 # ----------------------------------------------------------------------------------------------------------- the update
 
-GUESSING_HEADS = [contract.HEAD_NAMES.index("attack"), contract.HEAD_NAMES.index("prayer")]
+ATTACK_HEAD, PRAYER_HEAD = contract.HEAD_NAMES.index("attack"), contract.HEAD_NAMES.index("prayer")
+NO_ATTACK = contract.LOGIT["no_op_attack"]  # legal only while one can't attack
 CHANGING = torch.zeros(NUM_OBS).index_fill_(0, torch.from_numpy(contract.CHANGING), 1.0)  # observations that can change
 
 
@@ -1045,12 +1046,15 @@ def take_minibatch(batch, rows, device):
     return SimpleNamespace(**mb)
 
 
-def entropy_bonus(entropy, ent_coef, guess_ent_coef):
+def entropy_bonus(entropy, masks, ent_coef, guess_ent_coef):
     """entropy (B, 12) of each head → their weighted sum, averaged: the heads of a guessing game have a weight of their
-    own"""
-    weights = torch.full((NUM_HEADS,), ent_coef, device=entropy.device)
-    weights[GUESSING_HEADS] = max(ent_coef, guess_ent_coef)
-    return (entropy @ weights).mean()
+    own. The style of an attack is a guess only in the ticks in which one can attack: a bonus in between pays for
+    changing into other clothes every tick, and the clothes decide who is hit."""
+    guess_ent_coef = max(ent_coef, guess_ent_coef)
+    weights = torch.full_like(entropy, ent_coef)
+    weights[:, PRAYER_HEAD] = guess_ent_coef
+    weights[:, ATTACK_HEAD] = torch.where(masks[:, NO_ATTACK], ent_coef, guess_ent_coef)
+    return (entropy * weights).sum(-1).mean()
 
 
 def minibatch_loss(agent, evaluate_actions, mb, args, ent_coef, autocast=contextlib.nullcontext):
@@ -1064,7 +1068,7 @@ def minibatch_loss(agent, evaluate_actions, mb, args, ent_coef, autocast=context
     if args.norm_adv:
         advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
     policy_loss, value_loss, stats = ppo_losses(logprob, mb.logprobs, advantages, values, mb.returns, args.clip_coef)
-    bonus = entropy_bonus(entropy, ent_coef, args.guess_ent_coef)
+    bonus = entropy_bonus(entropy, mb.masks, ent_coef, args.guess_ent_coef)
     entropy = entropy.sum(-1).mean()
     loss = policy_loss - bonus + args.vf_coef * value_loss
     old_approx_kl, approx_kl, clipfrac = stats

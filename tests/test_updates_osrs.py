@@ -152,8 +152,10 @@ class ByHand:
             actions = storage["actions"][t, fight, [side]].long()
             tables = agent.head_logprobs(own, storage["masks"][t, fight, [side]], actions)[0]  # (12, 7)
             logprob = sum(tables[head, int(actions[0, head])] for head in range(NUM_HEADS))
-            # attack is head 0, prayer head 11: their weight does not fall
-            weights = [0.35 if head in (0, 11) else ent_coef for head in range(NUM_HEADS)]
+            # attack is head 0, prayer head 11: their weight does not fall; that of attack only where one has to
+            may_wait = bool(storage["masks"][t, fight, side, contract.LOGIT["no_op_attack"]])
+            guesses = (11,) if may_wait else (0, 11)
+            weights = [0.35 if head in guesses else ent_coef for head in range(NUM_HEADS)]
             entropy = [-sum(p.exp() * p for p in table if p > -50) for table in tables]
             bonus = sum(weight * one for weight, one in zip(weights, entropy))
             ratio = (logprob - storage["logprobs"][t, fight, side]).exp()
