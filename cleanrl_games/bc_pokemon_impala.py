@@ -64,10 +64,15 @@ QUEST_DATA = "expert_data/pokemon_quest"
 COLLECT = {
     "expert_episodes": 160, "batch_size": 32, "learning_rate": 5e-4, "learning_rate_final": 2e-5,
     "total_training_steps": 1_000_000,
-    "prioritized": True, "eval_frequency": 4000, "eval_episodes": 16, "amp": "bf16",
+    "prioritized": True, "eval_frequency": 4000, "eval_episodes": 16, "final_eval_episodes": 64,
+    "log_frequency": 500, "amp": "bf16",
 }  # fmt: skip
-# With a student at the buttons fewer episodes of the expert are needed to begin with, and it takes over early.
-STUDENT_PLAYS = {**COLLECT, "expert_episodes": 64, "dagger_rounds": 1000, "dagger_beta": 0.5}
+# With a student at the buttons fewer episodes of the expert are needed to begin with. The better it is, the fewer of
+# its buttons the expert presses.
+STUDENT_PLAYS = {
+    **COLLECT, "expert_episodes": 64, "dagger_rounds": 1000, "dagger_frequency": 500,
+    "dagger_mixing": "agreement", "dagger_beta": 0.9,
+}  # fmt: skip
 PRESETS = {"plan": {}, "cloning": COLLECT, "dagger": STUDENT_PLAYS, "dqn_bc": {**STUDENT_PLAYS, "algo": "dqn_bc"}}
 
 
