@@ -132,7 +132,7 @@ class Args:
     max_steps: Count = 600
     """an episode longer than this is truncated"""
     held_out_worlds: Size = 64
-    """the last so many of the quest's 256 worlds are for evaluation only"""
+    """the last so many of the quest's 65,536 worlds are for evaluation only"""
 
     # --- data
     expert_data_dir: str = QUEST_DATA
@@ -1163,7 +1163,7 @@ def differences(env, episodes):
 def find_starts(args, env):
     """→ where training episodes start, where those of evaluations do: worlds of the quest, or names of start states"""
     if env.reader.game == "quest":
-        worlds = list(range(QUEST_SEEDS))
+        worlds = range(QUEST_SEEDS)
         return worlds[: -args.held_out_worlds], worlds[-args.held_out_worlds :]
     return list(env.starts), list(env.starts)
 

@@ -320,14 +320,14 @@ def test_frames_before_and_after_stay_in_their_episode():
 
 def test_split_is_by_episode_and_held_out_worlds_never_teach():
     args = script.Args(validation_fraction=0.3, held_out_worlds=64)
-    data = fill(args, [4] * 50, worlds=[200 if index % 5 == 0 else index for index in range(50)])
+    data = fill(args, [4] * 50, worlds=[65500 if index % 5 == 0 else index for index in range(50)])
     episode, validation = data.columns["episode"], data.columns["validation"]
     for number in range(50):
         assert len(set(validation[episode == number].tolist())) == 1
         assert number % 5 or validation[episode == number].all()
     others = [validation[episode == number][0] for number in range(50) if number % 5]
     assert 0.1 < np.mean(others) < 0.5
-    again = fill(args, [4] * 50, worlds=[200 if index % 5 == 0 else index for index in range(50)])
+    again = fill(args, [4] * 50, worlds=[65500 if index % 5 == 0 else index for index in range(50)])
     assert np.array_equal(again.columns["validation"], validation)
 
 
@@ -585,7 +585,7 @@ def test_differences_between_data_and_game_are_said():
 def test_starts_of_the_quest_are_split():
     env = script.make_env(script.Args())
     train, evaluation = script.find_starts(script.Args(held_out_worlds=56), env)
-    assert train == list(range(200)) and evaluation == list(range(200, 256))
+    assert list(train) == list(range(65480)) and list(evaluation) == list(range(65480, 65536))
     env.close()
 
 
@@ -778,7 +778,7 @@ def test_a_cartridge_of_ones_own_from_start_states(tmp_path):
         (["--recurrent", "4", "--algo", "dqn_bc"], "--recurrent is for --algo bc"),
         (["--start-states", "nowhere"], "A start state is for a cartridge of your own"),
         (["--expert", "cleanrl_games.envs.pokemon.language_model:Agent", "--dagger-rounds", "1"], "Set LLM_URL to"),
-        (["--held-out-worlds", "256"], "--held-out-worlds should leave worlds on both sides"),
+        (["--held-out-worlds", "65536"], "--held-out-worlds should leave worlds on both sides"),
     ],
 )
 def test_wrong_settings_are_sentences(tmp_path, monkeypatch, flags, sentence):

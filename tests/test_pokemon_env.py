@@ -89,7 +89,7 @@ def test_bad_arguments_are_sentences(env):
         ({"timing": (0, 3)}, "above 0"),
         ({"render_mode": "ansi"}, "choose rgb_array or human"),
         ({"quest_seeds": []}, "at least one"),
-        ({"quest_seeds": [256]}, "from 0 to 255"),
+        ({"quest_seeds": [65536]}, "from 0 to 65535"),
     ):
         with pytest.raises(ValueError, match=words):
             PokemonEnv(**arguments)
@@ -97,8 +97,8 @@ def test_bad_arguments_are_sentences(env):
     for action in (-1, 10):
         with pytest.raises(ValueError, match="from 0 to 9"):
             env.step(action)
-    with pytest.raises(ValueError, match="from 0 to 255"):
-        env.reset(options={"quest_seed": 300})
+    with pytest.raises(ValueError, match="from 0 to 65535"):
+        env.reset(options={"quest_seed": 65536})
     with pytest.raises(ValueError, match="found \\['sed'\\]"):
         env.reset(options={"sed": 3})
 

@@ -63,9 +63,9 @@ class Args:
     """emulator processes"""
     seed: int = 1
     """of noise and sampling; the same seed, expert and worlds give the same files"""
-    worlds: str = "0-191"
-    """the quest's worlds to play, in order and again from the start: 0-191, or 3,7,9; 192 to 255 are what the script
-    evaluates in"""
+    worlds: str = "0-65471"
+    """the quest's worlds to play, in order and again from the start: 0-191, or 3,7,9; the script evaluates in 65472 to
+    65535"""
     noise: Fraction = 0.0
     """share of random actions, for coverage; the label stays what the expert said"""
     noise_length: ranged(float, "FLOAT", Range(1.0)) = 4.0

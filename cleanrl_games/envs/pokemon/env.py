@@ -13,14 +13,14 @@ from cleanrl_games.runtime.errors import BadInput
 
 from .emerald import EMERALD_SHA1, EMERALD_SIZE, EmeraldReader
 from .emulator import HEIGHT, KEYS, WIDTH, Emulator, read_rom
-from .ram import COMPASS_AT, COMPASSES, EWRAM, QUEST_MAGIC, QuestReader, UnknownReader
+from .ram import COMPASS_AT, COMPASSES, EWRAM, QUEST_MAGIC, SEED_AT, QuestReader, UnknownReader
 
 ACTIONS = ("A", "B", "START", "SELECT", "UP", "DOWN", "LEFT", "RIGHT", "L", "R")
 ACTION_KEYS = tuple(KEYS[name] for name in ACTIONS)
 TIMINGS = {"fast": (6, 3), "normal": (10, 8), "slow": (16, 16)}  # frames a button is held, frames it is let go
 QUEST_ROM = Path(__file__).parent / "quest.gba"
 QUEST_SHA1 = (Path(__file__).parent / "quest.gba.sha1").read_text().split()[0]
-QUEST_SEEDS = 256
+QUEST_SEEDS = 65536
 KEPT_STATES = 64  # 400 kB each
 
 
@@ -90,8 +90,8 @@ class PokemonEnv(gym.Env):
         rom, sha1 = read_rom(rom_path)
         reader = identify(rom, sha1, rom_path)
         self.hold, self.release = self._timing(timing or ("fast" if reader is QuestReader else "normal"))
-        self.quest_seeds = list(range(QUEST_SEEDS)) if quest_seeds is None else [int(seed) for seed in quest_seeds]
-        if not self.quest_seeds or not all(0 <= seed < QUEST_SEEDS for seed in self.quest_seeds):
+        self.quest_seeds = range(QUEST_SEEDS) if quest_seeds is None else [int(seed) for seed in quest_seeds]
+        if not self.quest_seeds or min(self.quest_seeds) < 0 or max(self.quest_seeds) >= QUEST_SEEDS:
             raise ValueError(
                 f"quest_seeds should be at least one whole number from 0 to {QUEST_SEEDS - 1}, found {quest_seeds!r}."
             )
@@ -163,7 +163,7 @@ class PokemonEnv(gym.Env):
             self.states.move_to_end(quest_seed)
         else:
             self.emulator.load(self.title)
-            self.emulator.write(EWRAM + 5, bytes([quest_seed]))
+            self.emulator.write(EWRAM + SEED_AT, quest_seed.to_bytes(2, "little"))
             self.emulator.write(EWRAM + COMPASS_AT, bytes([COMPASSES.index(self.compass)]))
             self.emulator.run(2, KEYS["START"])
             self.emulator.run(10)
@@ -182,7 +182,8 @@ class PokemonEnv(gym.Env):
             self.emulator.load(options["state"])
             self.start = ""
         elif isinstance(self.reader, QuestReader):
-            quest_seed = int(options.get("quest_seed", self.np_random.choice(self.quest_seeds)))
+            drawn = self.quest_seeds[self.np_random.integers(len(self.quest_seeds))]
+            quest_seed = int(options.get("quest_seed", drawn))
             if not 0 <= quest_seed < QUEST_SEEDS:
                 raise ValueError(f"quest_seed should be from 0 to {QUEST_SEEDS - 1}, found {quest_seed}.")
             self._start_quest(quest_seed)

@@ -120,7 +120,7 @@ class QuestExpert:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--worlds", type=int, default=QUEST_SEEDS, help="how many worlds, spread over all of them")
+    parser.add_argument("--worlds", type=int, default=256, help="how many worlds, spread over all of them")
     parser.add_argument("--max-steps", type=int, default=400)
     parser.add_argument("--random", action="store_true", help="random buttons instead of the expert's")
     args = parser.parse_args()

@@ -14,13 +14,13 @@ QUEST_MAGIC = b"QST1"
 MAP_SIZE = 32
 TILES_AT = 0x100
 QUEST_FIELDS = (
-    *"magic version seed mode map x y facing moving milestones objective".split(),
+    *"magic version spare mode map x y facing moving milestones objective".split(),
     *"starter hp max_hp enemy enemy_element enemy_hp enemy_max_hp".split(),
     *"cursor tonics talked_to_mother leader_element target_x target_y width height".split(),
     *"grass_steps losses frames rng".split(),
 )
 QUEST_FORMAT = struct.Struct("<4s8BH18BII")
-NUM_PEOPLE, PEOPLE_AT, WAY_AT, COMPASS_AT = 8, 0x28, 0x48, 0x49
+NUM_PEOPLE, PEOPLE_AT, WAY_AT, COMPASS_AT, SEED_AT = 8, 0x28, 0x48, 0x49, 0x56
 # What distinguishes worlds, from 0x49 on
 WORLD_FIELDS = "compass route_turn forest_turn pass_house rival_element scout_element enemy_blow".split()
 COMPASSES = ("none", "bearing", "path")
@@ -108,6 +108,7 @@ class QuestReader:
 
     def info(self):
         ram = self.fields()
+        world = self.emulator.read(EWRAM + COMPASS_AT, SEED_AT + 2 - COMPASS_AT)
         return {
             "player": {
                 "x": ram["x"],
@@ -121,8 +122,8 @@ class QuestReader:
             "mode": MODES[ram["mode"]],
             "objective": QUEST_OBJECTIVES[ram["objective"]],
             "target": (ram["target_x"], ram["target_y"]),
-            "quest_seed": ram["seed"],
-            "compass": COMPASSES[self.emulator.read(EWRAM + COMPASS_AT, 1)[0]],
+            "quest_seed": int.from_bytes(world[-2:], "little"),
+            "compass": COMPASSES[world[0]],
             "losses": ram["losses"],
         }
 

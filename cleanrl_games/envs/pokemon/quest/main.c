@@ -47,10 +47,10 @@ void say(const char *first, const char *second) {
 }
 
 static void show_seed(void) {
-  char line[] = "WORLD 000";
-  line[6] += state.seed / 100, line[7] += state.seed / 10 % 10, line[8] += state.seed % 10;
+  char line[] = "WORLD 00000";
+  for (int i = 10, rest = state.seed; rest; i--, rest /= 10) line[i] += rest % 10;
   static const char *const needles[3] = {"COMPASS: NONE   ", "COMPASS: BEARING", "COMPASS: PATH   "};
-  text_at(10, 12, line);
+  text_at(9, 12, line);
   text_at(7, 18, needles[state.compass]);
 }
 
@@ -67,6 +67,8 @@ static void title(void) {
     wait_frame();
     if (pressed & KEY_L) state.seed--;
     if (pressed & KEY_R) state.seed++;
+    if (pressed & KEY_DOWN) state.seed -= 100;
+    if (pressed & KEY_UP) state.seed += 100;
     if (pressed & KEY_SELECT) state.compass = (state.compass + 1) % 3;
   } while (!(pressed & KEY_START));
   text_clear(0, 20);
@@ -78,7 +80,7 @@ int main(void) {
   INT_ENABLE = 1;
   INT_MASTER = 0;  // halting wakes up without a handler
   for (u32 i = 0; i < sizeof(State) / 4; i++) ((u32 *)&state)[i] = 0;
-  state.magic = 0x31545351, state.version = 4;
+  state.magic = 0x31545351, state.version = 5;
   video_start();
   title();
   state.rng = state.seed * 2654435761u + 12345;

@@ -26,7 +26,7 @@ typedef struct {
 typedef struct {
   u32 magic;               // 0x00 "QST1"
   u8 version;              // 0x04
-  u8 seed;                 // 0x05 read when START is pressed on the title screen
+  u8 spare;                // 0x05
   u8 mode;                 // 0x06 MODE_*
   u8 map;                  // 0x07
   u8 x, y, facing, moving; // 0x08 moving: frames of a step that are left
@@ -53,7 +53,8 @@ typedef struct {
   u8 grass_y, bridge_x, bridge_y;    // 0x50 on Route 1 before it is turned
   u8 charm_x, charm_y;               // 0x53
   u8 wild_met;                       // 0x55
-  u8 unused[0x100 - 0x56];
+  u16 seed;                          // 0x56 the world; read when START is pressed on the title screen
+  u8 unused[0x100 - 0x58];
   u8 tiles[MAP_SIZE * MAP_SIZE];     // 0x100 rows of 32; 0 and everything from 16 on is solid
 } State;
 
