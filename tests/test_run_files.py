@@ -1,13 +1,15 @@
 """A run's files: which models stay, which exploiters are named, what the last line promises, and W&B's id."""
 
+import dataclasses
 import json
 import os
 import re
+import subprocess
 from types import SimpleNamespace
 
 from cleanrl_games.runtime import exploiter_processes
 from cleanrl_games.runtime.checkpoints import save_checkpoint, say_how_to_go_on
-from cleanrl_games.runtime.files import keep_models
+from cleanrl_games.runtime.files import commit_of, keep_models, make_run_folder
 from cleanrl_games.runtime.logger import wandb_id
 
 
@@ -96,3 +98,31 @@ def test_a_resumed_run_goes_on_in_the_same_wandb_run(tmp_path):
     first = wandb_id(tmp_path)
     assert re.fullmatch("[0-9a-f]{8}", first) and wandb_id(tmp_path) == first
     assert wandb_id(tmp_path / "..") != first
+
+
+def test_a_model_is_of_the_commit_that_the_run_began_with(tmp_path):
+    """An edit while a run goes on does not make its models somebody's unknown code."""
+
+    def git(*words):
+        identity = ["-c", "user.name=somebody", "-c", "user.email=somebody@example.org"]
+        subprocess.run(["git", "-C", str(tmp_path), *identity, *words], check=True, capture_output=True)
+
+    script = tmp_path / "script.py"
+    script.write_text("x = 1\n")
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "first")
+    make_run_folder(Settings(run_dir=str(tmp_path / "run")), str(script))
+    script.write_text("x = 2\n")
+    assert re.fullmatch("[0-9a-f]{12}", commit_of(str(script)))
+    commit_of.cache_clear()
+    assert commit_of(str(script)).endswith("-dirty"), "a run that begins now is"
+
+
+@dataclasses.dataclass
+class Settings:
+    exp_name: str = "x"
+    env_id: str = "y"
+    seed: int = 1
+    run_dir: str = ""
+    resume: str = ""

@@ -11,6 +11,7 @@ import errno
 import functools
 import hashlib
 import os
+import subprocess
 import time
 from pathlib import Path
 
@@ -83,12 +84,33 @@ def settings_text(args):
     return yaml.safe_dump(settings, sort_keys=False)
 
 
+@functools.cache
+def commit_of(script):
+    """The commit that the script's folder stands at, for people; "" outside of a repository. A change on top of it is
+    said too."""
+    try:
+        words = [
+            "git",
+            "-C",
+            str(Path(script).resolve().parent),
+            "describe",
+            "--always",
+            "--dirty",
+            "--abbrev=12",
+            "--exclude=*",
+        ]
+        return subprocess.run(words, capture_output=True, text=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):  # no git on this machine
+        return ""
+
+
 def make_run_folder(args, script):
     """Makes the folder with the settings and the script in it; --resume goes on in the old one, whose script is never
     replaced.
 
     Call it when everything is checked: what is written here is the run's from then on."""
     folder, source = choose_run_folder(args), script_source(script)
+    commit_of(script)  # remembered from here on: models are of this code, whatever is edited while the run goes on
     try:
         folder.mkdir(parents=True, exist_ok=True)
         text = settings_text(args)

@@ -6,12 +6,10 @@ what the game lets it see and do (`contract_hash`). A changed comment, or anothe
 
 import ast
 import dataclasses
-import functools
 import hashlib
 import io
 import json
 import re
-import subprocess
 import zipfile
 from pathlib import Path
 
@@ -19,7 +17,7 @@ import numpy as np
 import torch
 
 from cleanrl_games.runtime.errors import BadInput, first_line
-from cleanrl_games.runtime.files import script_source, write_atomically
+from cleanrl_games.runtime.files import commit_of, script_source, write_atomically
 
 SECTION = re.compile(r"^# --8<-- \[start:(\w*network)\]\n(.*?)^# --8<-- \[end:\1\]", re.S | re.M)
 
@@ -42,26 +40,6 @@ def is_text(statement):
         and isinstance(statement.value, ast.Constant)
         and isinstance(statement.value.value, str)
     )
-
-
-@functools.cache
-def commit_of(script):
-    """The commit that the script's folder stands at, for people; "" outside of a repository. A change on top of it is
-    said too."""
-    try:
-        words = [
-            "git",
-            "-C",
-            str(Path(script).resolve().parent),
-            "describe",
-            "--always",
-            "--dirty",
-            "--abbrev=12",
-            "--exclude=*",
-        ]
-        return subprocess.run(words, capture_output=True, text=True, timeout=10).stdout.strip()
-    except (OSError, subprocess.TimeoutExpired):  # no git on this machine
-        return ""
 
 
 def save_model(path, weights, statistics, metadata, args, script):
