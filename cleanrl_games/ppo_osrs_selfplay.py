@@ -1430,5 +1430,5 @@ if __name__ == "__main__":
         say_how_to_go_on(run_dir)
     if args.self_play == "exploiter" and finished and metrics["eval/opponent"] >= args.exploiter_win_threshold:
         for target in args.targets:
-            if Path(target).is_dir():  # a run, whose league it joins
+            if (Path(target) / "checkpoint.pt").is_file():  # a run, which may go on and whose league it joins
                 save_model(Path(target) / "exploiters" / f"{run_dir.name}.zip", agent, args)
