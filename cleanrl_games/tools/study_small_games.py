@@ -1,5 +1,5 @@
 """What the losses of rnad_vgc_portfolio.py do on games whose exploitability is exact: Kuhn, Leduc, liar's dice,
-rock-paper-scissors.
+dark hex, rock-paper-scissors.
 
     python cleanrl_games/tools/study_small_games.py --study verify     what the maths must reach
     python cleanrl_games/tools/study_small_games.py --study full       every table of docs/rnad_small_games.md
@@ -46,9 +46,10 @@ GAMES = {
     "kuhn": "kuhn_poker",
     "leduc": "leduc_poker",
     "liars_dice": "liars_dice(numdice=1,dice_sides=4)",
+    "dark_hex": "dark_hex(num_rows=2,num_cols=3,gameversion=cdh)",
     "rps": "turn_based_simultaneous_game(game=matrix_rps())",
 }
-UPDATES = {"kuhn": 600, "leduc": 300, "liars_dice": 300, "rps": 300}
+UPDATES = {"kuhn": 600, "leduc": 300, "liars_dice": 300, "dark_hex": 300, "rps": 300}
 
 
 # ------------------------------------------------------------------------------------------------------------ the games
@@ -299,7 +300,7 @@ VERIFY = {
     # what is best depends on the game
     "ref": {
         "magnet": "ref",
-        "alpha": {"kuhn": 0.3, "leduc": 0.5, "liars_dice": 0.2, "rps": 0.5},
+        "alpha": {"kuhn": 0.3, "leduc": 0.5, "liars_dice": 0.2, "dark_hex": 0.2, "rps": 0.5},
     },
     "portfolio": {"magnet": "portfolio"},
     "ema": {"magnet": "ema"},
@@ -313,7 +314,7 @@ def tables_of(study):
         return {"What the maths must reach": VERIFY}
     return {
         "Controls: no magnet": {
-            f"entropy {ent_coef:g}": {"magnet": "none", "ent_coef": ent_coef} for ent_coef in (0.01, 0.2)
+            f"entropy {ent_coef:g}": {"magnet": "none", "ent_coef": ent_coef} for ent_coef in (0.01, 0.05, 0.2)
         },
         "Magnet and α": {
             **{
