@@ -23,7 +23,7 @@ def emulator():
 
 
 def start(emulator, seed):
-    emulator.write(0x02000005, bytes([seed]))
+    emulator.write(0x02000056, bytes([seed]))
     emulator.run(2, KEYS["START"])
     emulator.run(10)
 
@@ -209,7 +209,7 @@ def test_several_emulators_in_one_process_do_not_meet():
     for emulator in together:
         emulator.run(30)
     for emulator, seed in zip(together, worlds):
-        emulator.write(0x02000005, bytes([seed]))
+        emulator.write(0x02000056, bytes([seed]))
     for _ in range(12):  # frame by frame in turn
         for emulator in together:
             emulator.run(1, KEYS["START"] if emulator.read(0x02000006, 1) == b"\0" else 0)
