@@ -68,14 +68,14 @@ PRESETS = {
     "fast": {},
     "core": {
         "hidden_size": 512, "head_size": 128, "num_envs": 50, "num_steps": 1024, "minibatch_size": 2048,
-        "learning_rate": 3e-4, "learning_rate_final": 3e-4, "guess_ent_coef": 0.0,
+        "learning_rate": 3e-4, "learning_rate_final": 3e-4, "guess_ent_coef": 0.0, "past_taste": 0.0,
         "self_fraction": 0.8, "self_fraction_final": 0.2, "scripted_fraction": 0.0,
     },
     "pure": {"self_play": "pure", "scripted_fraction": 0.0},
     "past": {"self_play": "past", "self_fraction": 0.8, "self_fraction_final": 0.2, "scripted_fraction": 0.0},
     "exploiter": {
         "self_play": "exploiter", "self_fraction": 0.0, "self_fraction_final": 0.0, "scripted_fraction": 0.0,
-        "guess_ent_coef": 0.0,
+        "guess_ent_coef": 0.0, "past_taste": 0.0,
     },
 }  # fmt: skip
 
@@ -238,6 +238,9 @@ class Args:
     """members of the league; beyond that the easiest leaves"""
     opponents_at_once: Size = 1
     """league members an actor draws at a time (up to twice as many are in use, with a batched forward pass each)"""
+    past_taste: NonNegative = 2.0
+    """with --self-play past, standard deviation of what is added to a league member's logits of style, gear, place and
+    prayer, drawn anew for each fight: opponents who fight as nobody else in training does"""
     train_exploiters: bool = False
     """train an exploiter of the present model in the background now and then"""
     exploiter_check_interval: Size = 500
@@ -362,9 +365,9 @@ class Agent(nn.Module):
         logprobs = logprobs.clamp(min=-80.0)
         return logprob, -(logprobs.exp() * logprobs).sum(-1)
 
-    def act(self, obs, masks, generator=None, deterministic=None):
+    def act(self, obs, masks, generator=None, deterministic=None, taste=None):
         """Samples head after head, or takes the likeliest action where deterministic (B, 12) says so.
-        obs (B, 176) normalised, masks (B, 45) → actions (B, 12), log-prob (B,)"""
+        obs (B, 176) normalised, masks (B, 45), taste (B, 45) is added to the logits → actions (B, 12), log-prob (B,)"""
         batch = len(obs)
         first = self.head_in(self.trunk(obs)).view(batch, NUM_HEADS, self.head_size)
         chosen = torch.zeros(batch, NUM_LOGITS + 1)
@@ -376,6 +379,8 @@ class Agent(nn.Module):
             hidden = F.relu(F.relu(hidden) @ self.head_hidden[head] + self.head_hidden_bias[head])
             logits = (hidden @ self.head_out[head] + self.head_out_bias[head])[:, :size]
             span = slice(offset, offset + size)
+            if taste is not None:
+                logits = logits + taste[:, span]
             # … and forbids nothing
             forbidden = chosen[:, self.forbids[span]].bool() & (self.forbids[span] < NUM_LOGITS)
             legal = masks[:, span] & chosen[:, self.needs[span]].bool() & ~forbidden
@@ -533,6 +538,10 @@ def elo_update(rating, reference, score, k=16.0):
 # --------------------------------------------------------------------------------------------------------------- actors
 
 SELF, LEAGUE, SCRIPTED = range(3)  # whom a fight is against
+# Past selves have tastes in these heads. Without them an exploiter wins by a way to fight that nobody in training has,
+# as four tiles away; when to eat and drink is no question of taste.
+TASTE_HEADS = ("attack", "gear", "movement", "farcast_distance", "prayer")
+TASTE_LOGITS = np.repeat([name in TASTE_HEADS for name in contract.HEAD_NAMES], HEAD_SIZES)  # (45,)
 SCORES = np.array([0.5, 1.0, 0.0, 0.5])  # of fighter 0, by the simulator's result: truncated, won, lost, tied
 MAX_EPISODES = 4096  # per rollout
 # Of each fight that ended: SELF, LEAGUE or SCRIPTED; the league member's id or the scripted player's number; the score
@@ -569,6 +578,11 @@ def scripted_players(args):
             f"--opponents: there is no scripted player {unknown[0]!r}. There are: ladder, {', '.join(BASELINES)}."
         )
     return list(dict.fromkeys(names))
+
+
+def past_taste(args):
+    """--past-taste, where the opponents are past selves: --targets are met as they are."""
+    return args.past_taste if args.self_play == "past" else 0.0
 
 
 def make_broadcast(args, num_parameters):
@@ -615,6 +629,7 @@ class Actor:
         self.kind = np.full(args.num_envs, -1)  # per fight; -1 = none chosen yet
         self.opponent = np.full(args.num_envs, -1)  # the id of a league member, or the number of a scripted player
         self.side = np.zeros(args.num_envs, np.int64)  # which fighter the learner is, unless it is both
+        self.taste = np.zeros((args.num_envs, NUM_LOGITS), np.float32)  # what a league member's logits are shifted by
         self.actions = np.zeros((2 * args.num_envs, NUM_HEADS), np.int64)
 
     def pull_weights(self, broadcast):
@@ -646,6 +661,8 @@ class Actor:
             self.opponent[fight] = -1
             if self.kind[fight] == LEAGUE:
                 self.opponent[fight] = matchmaking.members[self.rng.integers(len(matchmaking.members))]
+                if spread := past_taste(self.args):
+                    self.taste[fight] = self.rng.normal(0.0, spread, NUM_LOGITS) * TASTE_LOGITS
             elif self.kind[fight] == SCRIPTED:
                 alone = len(self.bots) == 1
                 self.opponent[fight] = 0 if alone else self.rng.choice(len(self.bots), p=matchmaking.bot_chances)
@@ -684,7 +701,9 @@ class Actor:
             s.values[t].view(-1)[own] = self.agent.value(normalised[own], normalised[own ^ 1])
             for policy_id, rows in members.items():
                 member = self.members[policy_id]
-                self.actions[rows] = member.act(member.normalise(obs[rows]), masks[rows], self.generator)[0].numpy()
+                taste = torch.from_numpy(self.taste[rows // 2])
+                actions, _ = member.act(member.normalise(obs[rows]), masks[rows], self.generator, taste=taste)
+                self.actions[rows] = actions.numpy()
             for bot, rows in scripted.items():  # after the agent: some of them see its action
                 self.bots[bot].act(env.obs.reshape(-1, NUM_OBS), env.masks.reshape(-1, NUM_LOGITS), rows, self.actions)
             inference_time += time.perf_counter() - clock
@@ -731,6 +750,7 @@ class Actor:
     def state_dict(self):
         """All that the next rollout depends on, so that an inline run resumes exactly."""
         arrays = {**self.env.state_dict(), "kind": self.kind, "opponent": self.opponent, "side": self.side}
+        arrays["taste"] = self.taste
         arrays |= {f"dice_{number}": bot.dice["rng"] for number, bot in enumerate(self.bots)}
         arrays["to_meet"] = np.array(self.to_meet, np.int64)
         return shared_memory.actor_state(self, arrays)
@@ -741,6 +761,7 @@ class Actor:
         self.kind[:] = arrays["kind"]
         self.opponent[:] = arrays["opponent"]
         self.side[:] = arrays["side"]
+        self.taste[:] = arrays["taste"]
         self.to_meet = arrays["to_meet"].tolist()
         for number, bot in enumerate(self.bots):
             bot.dice["rng"] = arrays[f"dice_{number}"]
@@ -902,7 +923,8 @@ class League:
                     member["quality"] -= 0.01 / (len(self.members) * max(self.probabilities()[index], 1e-8))
                 member["games"] += 1
                 member["wins"] += score
-                self.elo = elo_update(self.elo, member["elo"], score)
+                if not past_taste(self.args):  # with a taste it is weaker than the rating that it was frozen with
+                    self.elo = elo_update(self.elo, member["elo"], score)
 
     def self_share(self, update):
         """Of fights; who has nobody else to meet meets itself more often."""

@@ -243,11 +243,20 @@ def test_league_qualities_follow_the_rule():
 def test_elo_moves_the_agent_only():
     assert script.elo_update(1500, 1500, 1.0) == pytest.approx(1508)
     assert script.elo_update(1500, 1900, 0.0) == pytest.approx(1500 - 16 / 11)
-    league = league_of()
+    league = league_of(past_taste=0.0)
     league.join("a", torch.zeros(4))
     before = league.members[0]["elo"]
     league.record(script.LEAGUE, league.members[0]["policy_id"], 1.0)
     assert league.elo == pytest.approx(1508) and league.members[0]["elo"] == before
+
+
+def test_past_selves_with_tastes_do_not_rate_the_agent():
+    """A taste makes a past self weaker than the rating that it was frozen with. Targets have none."""
+    for self_play, rated in (("past", False), ("target", True)):
+        league = league_of(self_play=self_play, past_taste=2.0)
+        league.join("a", torch.zeros(4))
+        league.record(script.LEAGUE, league.members[0]["policy_id"], 1.0)
+        assert (league.elo != script.ELO["nh"]) == rated and league.members[0]["games"] == 1
 
 
 def test_wilson_interval():
@@ -307,6 +316,51 @@ def test_opponents_stay_for_a_whole_fight_and_only_own_rows_are_trained():
         and (storage["bootstrap"][truncated] != 0).all()
         and (storage["bootstrap"][~truncated] == 0).all()
     )
+
+
+def test_a_taste_moves_the_heads_of_style_and_place_and_no_other():
+    agent = script.make_agent(SMALL).eval()
+    obs, masks = torch.randn(64, NUM_OBS), torch.ones(64, NUM_LOGITS, dtype=torch.bool)
+    taste = torch.zeros(64, NUM_LOGITS)
+    wanted = contract.LOGIT["move_under_target"]
+    taste[:, wanted] = 50.0
+    actions, _ = agent.act(obs, masks, taste=taste)
+    head = contract.HEAD_NAMES.index("movement")
+    assert (actions[:, head] == wanted - HEAD_OFFSETS[head]).all()
+    moved = {contract.HEAD_NAMES[head] for head in np.repeat(np.arange(NUM_HEADS), HEAD_SIZES)[script.TASTE_LOGITS]}
+    assert moved == {"attack", "gear", "movement", "farcast_distance", "prayer"}
+
+
+def test_past_selves_have_a_taste_of_their_own_in_each_fight():
+    """It is drawn when a fight begins and stays until it ends; targets, and past selves without it, have none."""
+    for settings, has_taste in (({}, True), ({"past_taste": 0.0}, False), ({"self_play": "target"}, False)):
+        args = script.Args(**SMALL | {"num_envs": 16, "max_ticks": 25, "scripted_fraction": 0.0} | settings)
+        actor = script.Actor(args, 0)
+        broadcast = script.make_broadcast(args, len(script.to_flat(actor.agent)))
+        league = script.League(args, broadcast)
+        league.join("a", script.to_flat(actor.agent))
+        league.publish(actor.agent, 1, 0.0)
+        met, act, seen = [], script.Agent.act, []
+        storage = script.make_storage(args)
+
+        def watched(self, obs, masks, generator=None, deterministic=None, taste=None):
+            if taste is not None:
+                met.append(taste.clone())
+            return act(self, obs, masks, generator, deterministic, taste)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(script.Agent, "act", watched)
+            for _ in range(2):  # ticks 0 to 47: every fight ends after tick 24
+                actor.rollout(broadcast, storage)
+                seen.append(storage["truncated"][..., 0].any(0))
+        met = torch.stack(met)  # (48, 16, 45): all fights are against the one member
+        assert bool((met != 0).any()) == has_taste
+        assert (met[:24] == met[0]).all() and (met[26:46] == met[26]).all()
+        if has_taste:
+            assert all(ended.any() for ended in seen[1:]) and not (met[26] == met[0]).all(-1).any()
+            assert len({tuple(row.tolist()) for row in met[0]}) == 16
+            spread = met[0][:, torch.from_numpy(script.TASTE_LOGITS)].std()
+            assert 1.5 < spread < 2.5 and (met[0][:, torch.from_numpy(~script.TASTE_LOGITS)] == 0).all()
 
 
 def test_few_league_members_are_in_use_at_a_time_and_all_are_met():
