@@ -331,36 +331,37 @@ def test_a_taste_moves_the_heads_of_style_and_place_and_no_other():
     assert moved == {"attack", "gear", "movement", "farcast_distance", "prayer"}
 
 
-def test_past_selves_have_a_taste_of_their_own_in_each_fight():
+@pytest.mark.parametrize(
+    ("settings", "has_taste"), [({}, True), ({"past_taste": 0.0}, False), ({"self_play": "target"}, False)]
+)
+def test_past_selves_have_a_taste_of_their_own_in_each_fight(settings, has_taste, monkeypatch):
     """It is drawn when a fight begins and stays until it ends; targets, and past selves without it, have none."""
-    for settings, has_taste in (({}, True), ({"past_taste": 0.0}, False), ({"self_play": "target"}, False)):
-        args = script.Args(**SMALL | {"num_envs": 16, "max_ticks": 25, "scripted_fraction": 0.0} | settings)
-        actor = script.Actor(args, 0)
-        broadcast = script.make_broadcast(args, len(script.to_flat(actor.agent)))
-        league = script.League(args, broadcast)
-        league.join("a", script.to_flat(actor.agent))
-        league.publish(actor.agent, 1, 0.0)
-        met, act, seen = [], script.Agent.act, []
-        storage = script.make_storage(args)
+    args = script.Args(**SMALL | {"num_envs": 16, "max_ticks": 25, "scripted_fraction": 0.0} | settings)
+    actor = script.Actor(args, 0)
+    broadcast = script.make_broadcast(args, len(script.to_flat(actor.agent)))
+    league = script.League(args, broadcast)
+    league.join("a", script.to_flat(actor.agent))
+    league.publish(actor.agent, 1, 0.0)
+    act, tastes = script.Agent.act, []
 
-        def watched(self, obs, masks, generator=None, deterministic=None, taste=None):
-            if taste is not None:
-                met.append(taste.clone())
-            return act(self, obs, masks, generator, deterministic, taste)
+    def watched(agent, obs, masks, generator=None, deterministic=None, taste=None):
+        if taste is not None:
+            tastes.append(taste.clone())
+        return act(agent, obs, masks, generator, deterministic, taste)
 
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(script.Agent, "act", watched)
-            for _ in range(2):  # ticks 0 to 47: every fight ends after tick 24
-                actor.rollout(broadcast, storage)
-                seen.append(storage["truncated"][..., 0].any(0))
-        met = torch.stack(met)  # (48, 16, 45): all fights are against the one member
-        assert bool((met != 0).any()) == has_taste
-        assert (met[:24] == met[0]).all() and (met[26:46] == met[26]).all()
-        if has_taste:
-            assert all(ended.any() for ended in seen[1:]) and not (met[26] == met[0]).all(-1).any()
-            assert len({tuple(row.tolist()) for row in met[0]}) == 16
-            spread = met[0][:, torch.from_numpy(script.TASTE_LOGITS)].std()
-            assert 1.5 < spread < 2.5 and (met[0][:, torch.from_numpy(~script.TASTE_LOGITS)] == 0).all()
+    monkeypatch.setattr(script.Agent, "act", watched)
+    storage = script.make_storage(args)
+    for _ in range(2):  # ticks 0 to 47; all fights are against the one member, and end after tick 24
+        actor.rollout(broadcast, storage)
+    tastes = torch.stack(tastes)  # (48, 16, 45)
+    assert storage["truncated"].any()
+    assert (tastes[:24] == tastes[0]).all() and (tastes[26:46] == tastes[26]).all()
+    assert bool((tastes != 0).any()) == has_taste
+    if has_taste:
+        assert not (tastes[26] == tastes[0]).all(-1).any()
+        assert len({tuple(row.tolist()) for row in tastes[0]}) == 16
+        in_heads = torch.from_numpy(script.TASTE_LOGITS)
+        assert 1.5 < tastes[0][:, in_heads].std() < 2.5 and (tastes[0][:, ~in_heads] == 0).all()
 
 
 def test_few_league_members_are_in_use_at_a_time_and_all_are_met():
