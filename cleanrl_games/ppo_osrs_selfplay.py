@@ -224,9 +224,9 @@ class Args:
     """models or run folders to train against; with --self-play latest, the one folder of another run"""
     start_model: str = ""
     """a model.zip or run folder whose weights the run starts from"""
-    self_fraction: Fraction = 0.4
+    self_fraction: Fraction = 0.3
     """share of fights against oneself at the start"""
-    self_fraction_final: Fraction = 0.3
+    self_fraction_final: Fraction = 0.2
     """and after ANNEAL_UPDATES"""
     scripted_fraction: Fraction = 0.4
     """share of fights against scripted players"""
@@ -239,8 +239,8 @@ class Args:
     opponents_at_once: Size = 1
     """league members an actor draws at a time (up to twice as many are in use, with a batched forward pass each)"""
     past_taste: NonNegative = 2.0
-    """with --self-play past, standard deviation of what is added to a league member's logits of style, gear, place and
-    prayer, drawn anew for each fight: opponents who fight as nobody else in training does"""
+    """with --self-play past, standard deviation of what is added to a league member's logits of style, gear and prayer,
+    drawn anew for each fight, and four times as much to those of place: opponents who fight as nobody else does"""
     train_exploiters: bool = False
     """train an exploiter of the present model in the background now and then"""
     exploiter_check_interval: Size = 500
@@ -538,10 +538,11 @@ def elo_update(rating, reference, score, k=16.0):
 # --------------------------------------------------------------------------------------------------------------- actors
 
 SELF, LEAGUE, SCRIPTED = range(3)  # whom a fight is against
-# Past selves have tastes in these heads. Without them an exploiter wins by a way to fight that nobody in training has,
-# as four tiles away; when to eat and drink is no question of taste.
-TASTE_HEADS = ("attack", "gear", "movement", "farcast_distance", "prayer")
-TASTE_LOGITS = np.repeat([name in TASTE_HEADS for name in contract.HEAD_NAMES], HEAD_SIZES)  # (45,)
+# Past selves have tastes in these heads, times --past-taste. Without them an exploiter wins by a way to fight that
+# nobody in training has. Where to stand wants strong ones: with 1 nobody kept away, and exploiters went there. When to
+# eat and drink is no question of taste.
+TASTES = {"attack": 1.0, "gear": 1.0, "prayer": 1.0, "movement": 4.0, "farcast_distance": 4.0}
+TASTE_LOGITS = np.repeat([TASTES.get(name, 0.0) for name in contract.HEAD_NAMES], HEAD_SIZES)  # (45,)
 SCORES = np.array([0.5, 1.0, 0.0, 0.5])  # of fighter 0, by the simulator's result: truncated, won, lost, tied
 MAX_EPISODES = 4096  # per rollout
 # Of each fight that ended: SELF, LEAGUE or SCRIPTED; the league member's id or the scripted player's number; the score
