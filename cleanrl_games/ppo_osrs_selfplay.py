@@ -204,7 +204,7 @@ class Args:
     """entropy bonus"""
     ent_coef_final: NonNegative = 0.001
     """its value after ANNEAL_UPDATES"""
-    guess_ent_coef: NonNegative = 0.1
+    guess_ent_coef: NonNegative = 0.03
     """entropy bonus of the prayer, and of the attack's style in ticks with an attack, at least: which style against
     which prayer is a guessing game, and who always does the same is read"""
     vf_coef: NonNegative = 0.5
