@@ -191,6 +191,12 @@ def test_a_model_of_other_code_is_noticed(published, field, tmp_path):
         check(other, tmp_path)
 
 
+def test_results_are_the_figures_with_an_interval():
+    scores = {"eval/success": 0.98437, "eval/success_low": 0.92, "eval/success_high": 1.0, "eval/success_n": 64}
+    assert publish.results_of({**scores, "eval/length": 252.0, "losses/entropy": 1.0}) == {"eval/success": 0.9844}
+    assert publish.results_of({"eval/touch_ratio": 5.0, "charts/SPS": 1.0}) == {"eval/touch_ratio": 5.0}
+
+
 def test_metrics_are_thinned_and_times_of_a_resumed_run_are_added():
     history = [{"global_step": step, "time": float(step % 6000), "losses/entropy": 1 / 3} for step in range(20_000)]
     history[777]["eval/nh"] = 0.5

@@ -121,6 +121,16 @@ def curves_for(run, script):
     return dict(found).get(Path(run).name) or (found[0][1] if found else [])
 
 
+def results_of(figures):
+    """What a run reached: the figures of its last evaluation that have an interval, or all where none has"""
+    results = {
+        name: round(value, 4)
+        for name, value in figures.items()
+        if name.startswith("eval/") and not name.endswith(INTERVAL)
+    }
+    return {name: value for name, value in results.items() if f"{name}_low" in figures} or results
+
+
 def copy_model(source, path, settings):
     """model.zip with these settings in its metadata; the weights byte for byte"""
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as new:
@@ -178,11 +188,7 @@ def publish(args):
         "contract_hash": model.metadata["contract_hash"],
         "steps": history[-1]["global_step"],
         "minutes": round(minutes_of(history), 1),
-        "results": {
-            key: round(value, 4)
-            for key, value in figures.items()
-            if key.startswith("eval/") and not key.endswith(INTERVAL)
-        },
+        "results": results_of(figures),
     }
     logged = [key for key in args.metrics or curves_for(run, script.name) if any(key in row for row in history)]
     drawn = logged or curves.usual_metrics([history])
