@@ -27,7 +27,7 @@ from cleanrl_games.tools import curves, report
 
 TABLE = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
 RUNS = ROOT / "runs" / "benchmark"
-BUDGETS = "max-minutes total-timesteps collect seeds".split()
+BUDGETS = "max-minutes total-timesteps total-training-steps collect seeds".split()
 BUDGETS += "episodes eval-episodes final-episodes final-eval-episodes final-battles worlds".split()
 SHORTENED = "_shortened"  # ends the name of a folder whose learning runs had less than their budgets
 LEAST_SHARE = 0.05  # of its budget: with less, a run may end before its first update
