@@ -661,7 +661,7 @@ def test_ctrl_c_leaves_a_checkpoint(tmp_path):
             break
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=120)
-    assert process.returncode == 0 and "Stopping after this update" in output
+    assert process.returncode == 0 and "Stopping after this update" in output, output
     assert load_checkpoint(tmp_path / "run")["state"]["update"] >= 1
 
 

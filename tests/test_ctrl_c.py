@@ -33,6 +33,29 @@ def stopping():
         signal.signal(sign, handler)
 
 
+def test_a_signal_in_the_middle_of_a_print_is_heard():
+    """Python refuses to print then (reentrant call). A run that prints all the time gets its Ctrl-C somewhere in it."""
+    program = (
+        "import io, os, signal, sys\n"
+        "from cleanrl_games.runtime.stopping import stop_on_signals\n"
+        "class Raw(io.RawIOBase):\n"
+        "    sent = False\n"
+        "    def writable(self): return True\n"
+        "    def write(self, data):\n"
+        "        if not self.sent:\n"
+        "            self.sent = True\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "        return os.write(1, data)\n"
+        "stopping = stop_on_signals()\n"
+        "sys.stdout = io.TextIOWrapper(io.BufferedWriter(Raw()))\n"
+        "print('a line', flush=True)\n"
+        "assert stopping == [True]\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "Stopping after this update" in done.stdout and "a line" in done.stdout
+
+
 def test_work_that_may_be_left_is_left_at_once(stopping, capsys):
     steps = []
 

@@ -1,5 +1,6 @@
 """When a run ends: a signal, a limit, a loss that is not finite."""
 
+import os
 import signal
 
 from cleanrl_games.runtime.errors import RunFailed
@@ -30,6 +31,15 @@ def listen_early():
         signal.signal(signal.SIGINT, hear)
 
 
+def say(text):
+    """In a signal's handler. A signal that comes in the middle of a print() cannot print: Python raises RuntimeError
+    (reentrant call), and the run would end with a traceback."""
+    try:
+        print(text, flush=True)
+    except RuntimeError:
+        os.write(1, f"{text}\n".encode())
+
+
 def stop_on_signals(after="update"):
     """Ctrl-C or SIGTERM fills the list that is returned, and the run stops when it next looks; a second one stops it at
     once."""
@@ -40,9 +50,9 @@ def stop_on_signals(after="update"):
             raise KeyboardInterrupt
         stopping.append(True)
         if stopping.interrupts:
-            print("Stopping; what is half done here is left out.", flush=True)
+            say("Stopping; what is half done here is left out.")
             raise Interrupted
-        print(f"Stopping after this {after}; Ctrl-C again to stop at once.", flush=True)
+        say(f"Stopping after this {after}; Ctrl-C again to stop at once.")
 
     signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGTERM, stop)
