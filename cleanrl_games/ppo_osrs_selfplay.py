@@ -224,9 +224,9 @@ class Args:
     """models or run folders to train against; with --self-play latest, the one folder of another run"""
     start_model: str = ""
     """a model.zip or run folder whose weights the run starts from"""
-    self_fraction: Fraction = 0.3
+    self_fraction: Fraction = 0.2
     """share of fights against oneself at the start"""
-    self_fraction_final: Fraction = 0.2
+    self_fraction_final: Fraction = 0.15
     """and after ANNEAL_UPDATES"""
     scripted_fraction: Fraction = 0.4
     """share of fights against scripted players"""
@@ -240,7 +240,7 @@ class Args:
     """league members an actor draws at a time (up to twice as many are in use, with a batched forward pass each)"""
     past_taste: NonNegative = 2.0
     """with --self-play past, standard deviation of what is added to a league member's logits of style, gear and prayer,
-    drawn anew for each fight, and four times as much to those of place: opponents who fight as nobody else does"""
+    drawn anew for each fight with a place to stand: opponents who fight as nobody else does; 0 = as they are"""
     train_exploiters: bool = False
     """train an exploiter of the present model in the background now and then"""
     exploiter_check_interval: Size = 500
@@ -538,11 +538,22 @@ def elo_update(rating, reference, score, k=16.0):
 # --------------------------------------------------------------------------------------------------------------- actors
 
 SELF, LEAGUE, SCRIPTED = range(3)  # whom a fight is against
-# Past selves have tastes in these heads, times --past-taste. Without them an exploiter wins by a way to fight that
-# nobody in training has. Where to stand wants strong ones: with 1 nobody kept away, and exploiters went there. When to
-# eat and drink is no question of taste.
-TASTES = {"attack": 1.0, "gear": 1.0, "prayer": 1.0, "movement": 4.0, "farcast_distance": 4.0}
-TASTE_LOGITS = np.repeat([TASTES.get(name, 0.0) for name in contract.HEAD_NAMES], HEAD_SIZES)  # (45,)
+NO_ATTACK = contract.LOGIT["no_op_attack"]  # legal only while one can't attack
+# Past selves have tastes in these heads. Without them an exploiter wins by a way to fight that nobody in training has:
+# it uses one style for two thirds of its attacks, and the agent's prayers do not follow. When to eat and drink is no
+# question of taste.
+TASTE_LOGITS = np.repeat([name in ("attack", "gear", "prayer") for name in contract.HEAD_NAMES], HEAD_SIZES)  # (45,)
+# Most of them also have a place where they stand between two attacks, whatever they think of it: their own logits for
+# going away are so low that no random number moves them. The first has none.
+PLACES = {
+    "dont_move": 0.3,
+    "move_next_to_target": 0.1,
+    "move_under_target": 0.1,
+    "move_diagonal_to_target": 0.1,
+    "move_to_farcast_tile": 0.4,
+}
+FARCAST_LOGITS = [contract.LOGIT[f"farcast_{tiles}_tiles"] for tiles in range(2, 8)]
+PLACE_TASTE = 30.0
 SCORES = np.array([0.5, 1.0, 0.0, 0.5])  # of fighter 0, by the simulator's result: truncated, won, lost, tied
 MAX_EPISODES = 4096  # per rollout
 # Of each fight that ended: SELF, LEAGUE or SCRIPTED; the league member's id or the scripted player's number; the score
@@ -579,6 +590,16 @@ def scripted_players(args):
             f"--opponents: there is no scripted player {unknown[0]!r}. There are: ladder, {', '.join(BASELINES)}."
         )
     return list(dict.fromkeys(names))
+
+
+def draw_taste(rng, spread):
+    """What is added to an opponent's logits in all ticks, and in ticks in which it can't attack → (45,), (45,)"""
+    taste, between = rng.normal(0.0, spread, NUM_LOGITS) * TASTE_LOGITS, np.zeros(NUM_LOGITS)
+    place = rng.choice(list(PLACES), p=list(PLACES.values()))
+    if place != "dont_move":
+        between[contract.LOGIT[place]] = PLACE_TASTE
+        between[rng.choice(FARCAST_LOGITS)] = PLACE_TASTE  # legal only with move_to_farcast_tile
+    return taste, between
 
 
 def past_taste(args):
@@ -630,7 +651,8 @@ class Actor:
         self.kind = np.full(args.num_envs, -1)  # per fight; -1 = none chosen yet
         self.opponent = np.full(args.num_envs, -1)  # the id of a league member, or the number of a scripted player
         self.side = np.zeros(args.num_envs, np.int64)  # which fighter the learner is, unless it is both
-        self.taste = np.zeros((args.num_envs, NUM_LOGITS), np.float32)  # what a league member's logits are shifted by
+        # What a league member's logits are shifted by in all ticks, and in those in which it can't attack
+        self.taste = np.zeros((2, args.num_envs, NUM_LOGITS), np.float32)
         self.actions = np.zeros((2 * args.num_envs, NUM_HEADS), np.int64)
 
     def pull_weights(self, broadcast):
@@ -663,7 +685,7 @@ class Actor:
             if self.kind[fight] == LEAGUE:
                 self.opponent[fight] = matchmaking.members[self.rng.integers(len(matchmaking.members))]
                 if spread := past_taste(self.args):
-                    self.taste[fight] = self.rng.normal(0.0, spread, NUM_LOGITS) * TASTE_LOGITS
+                    self.taste[:, fight] = draw_taste(self.rng, spread)
             elif self.kind[fight] == SCRIPTED:
                 alone = len(self.bots) == 1
                 self.opponent[fight] = 0 if alone else self.rng.choice(len(self.bots), p=matchmaking.bot_chances)
@@ -702,7 +724,8 @@ class Actor:
             s.values[t].view(-1)[own] = self.agent.value(normalised[own], normalised[own ^ 1])
             for policy_id, rows in members.items():
                 member = self.members[policy_id]
-                taste = torch.from_numpy(self.taste[rows // 2])
+                always, between = torch.from_numpy(self.taste[:, rows // 2])
+                taste = always + between * masks[rows, NO_ATTACK, None]
                 actions, _ = member.act(member.normalise(obs[rows]), masks[rows], self.generator, taste=taste)
                 self.actions[rows] = actions.numpy()
             for bot, rows in scripted.items():  # after the agent: some of them see its action
@@ -1005,7 +1028,6 @@ def exploiter_settings(args, target, update):
 # ----------------------------------------------------------------------------------------------------------- the update
 
 ATTACK_HEAD, PRAYER_HEAD = contract.HEAD_NAMES.index("attack"), contract.HEAD_NAMES.index("prayer")
-NO_ATTACK = contract.LOGIT["no_op_attack"]  # legal only while one can't attack
 CHANGING = torch.zeros(NUM_OBS).index_fill_(0, torch.from_numpy(contract.CHANGING), 1.0)  # observations that can change
 
 

@@ -318,7 +318,7 @@ def test_opponents_stay_for_a_whole_fight_and_only_own_rows_are_trained():
     )
 
 
-def test_a_taste_moves_the_heads_of_style_and_place_and_no_other():
+def test_a_taste_is_of_style_gear_prayer_and_place():
     agent = script.make_agent(SMALL).eval()
     obs, masks = torch.randn(64, NUM_OBS), torch.ones(64, NUM_LOGITS, dtype=torch.bool)
     taste = torch.zeros(64, NUM_LOGITS)
@@ -327,43 +327,57 @@ def test_a_taste_moves_the_heads_of_style_and_place_and_no_other():
     actions, _ = agent.act(obs, masks, taste=taste)
     head = contract.HEAD_NAMES.index("movement")
     assert (actions[:, head] == wanted - HEAD_OFFSETS[head]).all()
-    tasted = np.repeat(np.arange(NUM_HEADS), HEAD_SIZES)[script.TASTE_LOGITS > 0]
-    moved = {contract.HEAD_NAMES[head] for head in tasted}
-    assert moved == {"attack", "gear", "movement", "farcast_distance", "prayer"}
+
+    rng, head_of = np.random.default_rng(1), np.repeat(contract.HEAD_NAMES, HEAD_SIZES)
+    always, between = (np.array(rows) for rows in zip(*(script.draw_taste(rng, 2.0) for _ in range(2000))))
+    assert set(head_of[(always != 0).any(0)]) == {"attack", "gear", "prayer"}
+    assert always[:, script.TASTE_LOGITS].std() == pytest.approx(2.0, rel=0.02)
+    assert set(head_of[(between != 0).any(0)]) == {"movement", "farcast_distance"}
+    for place, share in script.PLACES.items():
+        wished = (between[:, contract.LOGIT[place]] > 0).mean()
+        assert wished == pytest.approx(0.0 if place == "dont_move" else share, abs=0.05)
+    far = between[between[:, contract.LOGIT["move_to_farcast_tile"]] > 0][:, script.FARCAST_LOGITS]
+    assert (far.astype(bool).sum(1) == 1).all() and (far > 0).mean(0) == pytest.approx(np.full(6, 1 / 6), abs=0.05)
 
 
 @pytest.mark.parametrize(
     ("settings", "has_taste"), [({}, True), ({"past_taste": 0.0}, False), ({"self_play": "target"}, False)]
 )
 def test_past_selves_have_a_taste_of_their_own_in_each_fight(settings, has_taste, monkeypatch):
-    """It is drawn when a fight begins and stays until it ends; targets, and past selves without it, have none."""
+    """It is drawn when a fight begins and stays until it ends; targets, and past selves without it, have none. A place
+    is gone to in the ticks without an attack only."""
     args = script.Args(**SMALL | {"num_envs": 16, "max_ticks": 25, "scripted_fraction": 0.0} | settings)
     actor = script.Actor(args, 0)
     broadcast = script.make_broadcast(args, len(script.to_flat(actor.agent)))
     league = script.League(args, broadcast)
     league.join("a", script.to_flat(actor.agent))
     league.publish(actor.agent, 1, 0.0)
-    act, tastes = script.Agent.act, []
+    act, tastes, waits = script.Agent.act, [], []
 
     def watched(agent, obs, masks, generator=None, deterministic=None, taste=None):
         if taste is not None:
             tastes.append(taste.clone())
+            waits.append(masks[:, contract.LOGIT["no_op_attack"]])
         return act(agent, obs, masks, generator, deterministic, taste)
 
     monkeypatch.setattr(script.Agent, "act", watched)
     storage = script.make_storage(args)
     for _ in range(2):  # ticks 0 to 47; all fights are against the one member, and end after tick 24
         actor.rollout(broadcast, storage)
-    tastes = torch.stack(tastes)  # (48, 16, 45)
-    assert storage["truncated"].any()
-    assert (tastes[:24] == tastes[0]).all() and (tastes[26:46] == tastes[26]).all()
-    assert bool((tastes != 0).any()) == has_taste
+    tastes, waits = torch.stack(tastes), torch.stack(waits)  # (48, 16, 45), (48, 16)
+    assert storage["truncated"].any() and waits.any() and not waits.all()
+    place = torch.from_numpy(np.isin(np.repeat(contract.HEAD_NAMES, HEAD_SIZES), ("movement", "farcast_distance")))
+    style, where = tastes[..., ~place], tastes[..., place]
+    assert (style[:24] == style[0]).all() and (style[26:46] == style[26]).all()
+    assert bool((style != 0).any()) == bool((where != 0).any()) == has_taste
+    assert not where[~waits].any(), "nobody is led away from an attack"
+    for ticks in (slice(0, 24), slice(26, 46)):  # in all other ticks of a fight the same place
+        for fight in range(16):
+            waiting = where[ticks, fight][waits[ticks, fight]]
+            assert (waiting == waiting[0]).all()
     if has_taste:
-        assert not (tastes[26] == tastes[0]).all(-1).any()
-        assert len({tuple(row.tolist()) for row in tastes[0]}) == 16
-        for strength, spread in ((0, 0), (1, 2), (4, 8)):
-            numbers = tastes[0][:, torch.from_numpy(strength == script.TASTE_LOGITS)]
-            assert numbers.numel() and 0.8 * spread <= numbers.std() <= 1.2 * spread
+        assert not (style[26] == style[0]).all(-1).any()
+        assert len({tuple(row.tolist()) for row in style[0]}) == 16
 
 
 def test_few_league_members_are_in_use_at_a_time_and_all_are_met():
