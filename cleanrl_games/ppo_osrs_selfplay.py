@@ -204,9 +204,10 @@ class Args:
     """entropy bonus"""
     ent_coef_final: NonNegative = 0.001
     """its value after ANNEAL_UPDATES"""
-    guess_ent_coef: NonNegative = 0.03
+    guess_ent_coef: NonNegative = 0.1
     """entropy bonus of the prayer, and of the attack's style in ticks with an attack, at least: which style against
-    which prayer is a guessing game, and who always does the same is read"""
+    which prayer is a guessing game, and who always does the same is read. Not against scripted players, who do not
+    learn to read"""
     vf_coef: NonNegative = 0.5
     """weight of the value loss"""
     max_grad_norm: Positive = 0.5
@@ -575,7 +576,8 @@ def make_storage(args):
         "terms": torch.zeros(*shape, len(REWARD_TERMS)),
         "terminated": torch.zeros(args.num_steps, args.num_envs, 1, dtype=torch.bool),
         "truncated": torch.zeros(args.num_steps, args.num_envs, 1, dtype=torch.bool),
-        "trained": torch.zeros(shape, dtype=torch.bool),  # whether the learner's own policy acted here
+        "trained": torch.zeros(shape, dtype=torch.bool),  # whether the learner's own policy acted here …
+        "guessing": torch.zeros(shape, dtype=torch.bool),  # … against somebody who is not scripted
         **{f"episode_{name}": torch.zeros(MAX_EPISODES) for name in EPISODE_FIELDS},
         **{name: torch.zeros((), dtype=torch.float64) for name in ("version", "num_episodes", *TIMES)},
     }
@@ -735,6 +737,7 @@ class Actor:
             s.actions[t].view(-1, NUM_HEADS).copy_(torch.from_numpy(self.actions))
             s.trained[t] = False
             s.trained[t].view(-1)[acting] = True
+            s.guessing[t] = torch.from_numpy(self.kind != SCRIPTED)[:, None]
             clock = time.perf_counter()
             _, _, _, terminated, truncated, info = env.step(self.actions.reshape(-1, 2, NUM_HEADS))
             simulator_time += time.perf_counter() - clock
@@ -1074,6 +1077,7 @@ def flat_batch(s, advantages, returns):
         "obs": s.obs[:-1].view(-1, NUM_OBS),
         "masks": s.masks.view(-1, NUM_LOGITS),
         "actions": s.actions.view(-1, NUM_HEADS),
+        "guessing": s.guessing.view(-1),
         "logprobs": s.logprobs.view(-1),
         "advantages": advantages.view(-1),
         "returns": returns.view(-1),
@@ -1091,14 +1095,14 @@ def take_minibatch(batch, rows, device):
     return SimpleNamespace(**mb)
 
 
-def entropy_bonus(entropy, masks, ent_coef, guess_ent_coef):
+def entropy_bonus(entropy, masks, guessing, ent_coef, guess_ent_coef):
     """entropy (B, 12) of each head → their weighted sum, averaged: the heads of a guessing game have a weight of their
-    own. The style of an attack is a guess only in the ticks in which one can attack: a bonus in between pays for
-    changing into other clothes every tick, and the clothes decide who is hit."""
+    own, unless the opponent is scripted. The style of an attack is a guess only in the ticks in which one can attack: a
+    bonus in between pays for changing into other clothes every tick, and the clothes decide who is hit."""
     guess_ent_coef = max(ent_coef, guess_ent_coef)
     weights = torch.full_like(entropy, ent_coef)
-    weights[:, PRAYER_HEAD] = guess_ent_coef
-    weights[:, ATTACK_HEAD] = torch.where(masks[:, NO_ATTACK], ent_coef, guess_ent_coef)
+    weights[:, PRAYER_HEAD] = torch.where(guessing, guess_ent_coef, ent_coef)
+    weights[:, ATTACK_HEAD] = torch.where(guessing & ~masks[:, NO_ATTACK], guess_ent_coef, ent_coef)
     return (entropy * weights).sum(-1).mean()
 
 
@@ -1113,7 +1117,7 @@ def minibatch_loss(agent, evaluate_actions, mb, args, ent_coef, autocast=context
     if args.norm_adv:
         advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
     policy_loss, value_loss, stats = ppo_losses(logprob, mb.logprobs, advantages, values, mb.returns, args.clip_coef)
-    bonus = entropy_bonus(entropy, mb.masks, ent_coef, args.guess_ent_coef)
+    bonus = entropy_bonus(entropy, mb.masks, mb.guessing, ent_coef, args.guess_ent_coef)
     entropy = entropy.sum(-1).mean()
     loss = policy_loss - bonus + args.vf_coef * value_loss
     old_approx_kl, approx_kl, clipfrac = stats

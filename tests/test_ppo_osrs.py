@@ -296,6 +296,7 @@ def test_opponents_stay_for_a_whole_fight_and_only_own_rows_are_trained():
         for t, (kind, _, side) in enumerate(seen):
             trained = storage["trained"][t].numpy()
             assert trained[kind == script.SELF].all()
+            assert (storage["guessing"][t].numpy() == (kind != script.SCRIPTED)[:, None]).all()
             others = np.flatnonzero(kind != script.SELF)
             assert (trained[others].sum(1) == 1).all() and trained[others, side[others]].all()
         assert {script.SELF, script.LEAGUE, script.SCRIPTED} == set(np.concatenate([kind for kind, _, _ in seen]))

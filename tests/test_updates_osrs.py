@@ -155,6 +155,7 @@ class ByHand:
             # attack is head 0, prayer head 11: their weight does not fall; that of attack only where one has to
             may_wait = bool(storage["masks"][t, fight, side, contract.LOGIT["no_op_attack"]])
             guesses = (11,) if may_wait else (0, 11)
+            guesses = guesses if storage["guessing"][t, fight, side] else ()  # scripted players do not learn to read
             weights = [0.35 if head in guesses else ent_coef for head in range(NUM_HEADS)]
             entropy = [-sum(p.exp() * p for p in table if p > -50) for table in tables]
             bonus = sum(weight * one for weight, one in zip(weights, entropy))
@@ -212,6 +213,7 @@ def test_the_rollouts_of_these_updates_hold_what_matters(learned):
     assert rollouts["truncated"].any() and not rollouts["trained"].all()
     kinds = {int(k) for storage in learned.rollouts for k in storage["episode_kind"][: int(storage["num_episodes"])]}
     assert kinds == {script.SELF, script.LEAGUE, script.SCRIPTED}
+    assert (rollouts["trained"] & ~rollouts["guessing"]).any() and (rollouts["trained"] & rollouts["guessing"]).any()
     assert any(0 < row["losses/clipfrac"] < 1 for row in learned.metrics[1:])
 
 
