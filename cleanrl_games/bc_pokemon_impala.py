@@ -54,7 +54,8 @@ from cleanrl_games.runtime.settings import Count, Fraction, NonNegative, Positiv
 from cleanrl_games.runtime.shared_memory import from_flat, to_flat
 from cleanrl_games.runtime.stopping import check_finite, stop_on_signals
 
-SIZE, NUM_ACTIONS = 84, len(ACTIONS)
+SIZE = 84
+NUM_ACTIONS = len(ACTIONS)
 QUEST_DATA = "expert_data/pokemon_quest"
 
 # Named sets of values; a flag or a config file overrides them. `plan`, the default, trains at once on the episodes that
@@ -358,11 +359,9 @@ class Priorities:
     """Proportional prioritised replay (Schaul et al. 2016). One cumulative sum per batch: a fraction of a percent of an
     update."""
 
-    ALPHA, BETA, LEAST = (
-        0.6,
-        0.4,
-        0.05,
-    )  # LEAST: what is known by heart comes up at least a sixth as often as what is all wrong
+    ALPHA = 0.6
+    BETA = 0.4
+    LEAST = 0.05  # what is known by heart comes up at least a sixth as often as what is all wrong
 
     def __init__(self):
         self.values = np.zeros(0)
@@ -412,7 +411,10 @@ class Demonstrations:
     is a picture after it; `validation`."""
 
     def __init__(self, args, is_quest=True):
-        self.args, self.is_quest, self.frames, self.episodes = args, is_quest, Frames(SIZE), 0
+        self.args = args
+        self.is_quest = is_quest
+        self.frames = Frames(SIZE)
+        self.episodes = 0
         self.columns = {name: np.zeros(0, kind) for name, kind in {**FIELDS, **PLACES}.items()}
         # {"name", "number", "first_episode", "first_frame", "bytes"} of what actors played, oldest first
         self.segments = []
@@ -422,7 +424,8 @@ class Demonstrations:
 
     def add(self, first_frame, num_frames, world, segment=-1, **fields):
         """One episode. It measures instead of teaching if a die says so, or if its world is held out."""
-        steps, index = len(fields["actions"]), self.episodes
+        steps = len(fields["actions"])
+        index = self.episodes
         is_drawn = np.random.default_rng([self.args.seed, 11, index]).random() < self.args.validation_fraction
         is_held_out = self.is_quest and world is not None and world >= QUEST_SEEDS - self.args.held_out_worlds
         added = {
@@ -439,7 +442,8 @@ class Demonstrations:
         self.episodes += 1
 
     def add_files(self, episodes, frames):
-        self.frames, first = frames, 0
+        self.frames = frames
+        first = 0
         for episode in episodes:
             fields = {name: getattr(episode, name) for name in FIELDS}
             self.add(first, episode.num_frames, episode.world, **fields)
@@ -467,13 +471,15 @@ class Demonstrations:
         for length, world in zip(numbers["lengths"], numbers["worlds"]):
             fields = {name: numbers[name][step : step + length] for name in FIELDS}
             self.add(start, length + 1, world if world >= 0 else None, segment=number, **fields)
-            start, step = start + int(length) + 1, step + length
+            start = start + int(length) + 1
+            step = step + length
         return int(numbers["lengths"].sum())
 
     def drop_oldest(self, folder, most_bytes):
         """Deletes the oldest files of actors until the rest is small enough → which transitions stay (N,) bool, None if
         all do"""
-        total, dropped = sum(entry["bytes"] for entry in self.segments), []
+        total = sum(entry["bytes"] for entry in self.segments)
+        dropped = []
         while most_bytes and total > most_bytes and len(self.segments) > 1:
             entry = self.segments.pop(0)
             dropped.append(entry["number"])
@@ -570,24 +576,29 @@ class ModelExpert:
     def __init__(self, path, deterministic=True, seed=0):
         agent, metadata = load_model(path)
         temperature = metadata["args"]["q_temperature"] if metadata["args"]["algo"] == "dqn_bc" else 1.0
-        self.take(agent, Path(path).name, temperature, deterministic, seed)
+        self.take(agent, name=Path(path).name, temperature=temperature, deterministic=deterministic, seed=seed)
 
     def take(self, agent, name, temperature, deterministic, seed):
-        self.agent, self.name, self.temperature, self.deterministic, self.cost = (
-            agent,
-            name,
-            temperature,
-            deterministic,
-            {},
-        )
-        self.generator, self.memory = torch.Generator().manual_seed(seed), Memory(agent)
+        self.agent = agent
+        self.name = name
+        self.temperature = temperature
+        self.deterministic = deterministic
+        self.cost = {}
+        self.generator = torch.Generator().manual_seed(seed)
+        self.memory = Memory(agent)
 
     def reset(self):
         self.memory = Memory(self.agent)
 
     def act(self, env, observation, info):
         self.memory.see(resize(observation[None], SIZE)[0])
-        actions, _ = choose_actions(self.agent, [self.memory], self.temperature, self.generator, self.deterministic)
+        actions, _ = choose_actions(
+            self.agent,
+            memories=[self.memory],
+            temperature=self.temperature,
+            generator=self.generator,
+            deterministic=self.deterministic,
+        )
         return actions[0]
 
     def ask(self, env, observation, info):
@@ -610,12 +621,19 @@ class Game:
     """One emulator's current episode."""
 
     def __init__(self, env, expert, number, start, noise, agent):
-        self.env, self.expert, self.number, self.start, self.noise = env, expert, number, start, noise
+        self.env = env
+        self.expert = expert
+        self.number = number
+        self.start = start
+        self.noise = noise
         option = "quest_seed" if env.reader.game == "quest" else "start"
         self.observation, self.info = env.reset(options={option: start})
         self.at_start = self.info["milestones_reached"]
         expert.reset()
-        self.memory, self.rows, self.small, self.pictures = Memory(agent), [], [], []
+        self.memory = Memory(agent)
+        self.rows = []
+        self.small = []
+        self.pictures = []
         self.errors = []  # of the student, where the expert was asked
 
 
@@ -626,7 +644,8 @@ class Actor:
     NOISE_LENGTH = 4.0  # random actions in a row, on average: single ones hardly leave the path
 
     def __init__(self, args, index):
-        self.args, self.agent = args, make_agent(vars(args)).eval()
+        self.args = args
+        self.agent = make_agent(vars(args)).eval()
         self.temperature = args.q_temperature if args.algo == "dqn_bc" else 1.0
         self.envs = [make_env(args) for _ in range(args.num_emulators)]
         answers = collections.OrderedDict()
@@ -636,17 +655,29 @@ class Actor:
         """The number-th episode of the job; its noise has dice of its own, so that it does not matter which emulator
         plays it."""
         noise = Noise(job.noise, self.NOISE_LENGTH, np.random.default_rng([*job.seed, number]))
-        return Game(self.envs[seat], self.experts[seat], number, job.starts[number], noise, self.agent)
+        return Game(
+            self.envs[seat],
+            expert=self.experts[seat],
+            number=number,
+            start=job.starts[number],
+            noise=noise,
+            agent=self.agent,
+        )
 
     @torch.no_grad()
     def play(self, job, is_over=lambda: False):
         """→ Result; transitions are in the file `job.segment` when this returns. None if `is_over` says so meanwhile"""
-        begin, inference_time, steps = time.perf_counter(), 0.0, 0
-        agreed, value, entropy = 0, 0.0, 0.0
+        begin = time.perf_counter()
+        inference_time = 0.0
+        steps = 0
+        agreed = 0
+        value = 0.0
+        entropy = 0.0
         if job.weights is not None:
             from_flat(self.agent, torch.from_numpy(job.weights))
         seed = np.random.SeedSequence(job.seed)
-        rng, generator = np.random.default_rng(seed), torch.Generator().manual_seed(int(seed.generate_state(1)[0]))
+        rng = np.random.default_rng(seed)
+        generator = torch.Generator().manual_seed(int(seed.generate_state(1)[0]))
         asks = job.kind in ("expert", "dagger")
         waiting = collections.deque(range(len(job.starts)))
         seats = {seat: self.begin(seat, job, waiting.popleft()) for seat in range(min(len(self.envs), len(waiting)))}
@@ -666,7 +697,11 @@ class Actor:
                 clock = time.perf_counter()
                 memories = [game.memory for game in games]
                 actions, outputs = choose_actions(
-                    self.agent, memories, self.temperature, generator, job.kind == "argmax"
+                    self.agent,
+                    memories=memories,
+                    temperature=self.temperature,
+                    generator=generator,
+                    deterministic=job.kind == "argmax",
                 )
                 inference_time += time.perf_counter() - clock
                 probs = (outputs / self.temperature).softmax(-1).numpy()
@@ -674,9 +709,13 @@ class Actor:
                 entropy += float(torch.distributions.Categorical(logits=outputs / self.temperature).entropy().sum())
             labels = [-1] * len(games)
             if asks:
-                experts, envs = [game.expert for game in games], [game.env for game in games]
-                observations, infos = [game.observation for game in games], [game.info for game in games]
-                labels = ask_all(experts, envs, observations, infos, self.args.expert_timeout)
+                experts = [game.expert for game in games]
+                envs = [game.env for game in games]
+                observations = [game.observation for game in games]
+                infos = [game.info for game in games]
+                labels = ask_all(
+                    experts, envs=envs, observations=observations, infos=infos, timeout=self.args.expert_timeout
+                )
             for row, (seat, game, action, label) in enumerate(zip(list(seats), games, actions, labels)):
                 if isinstance(label, ExpertError):
                     print(f"{label} The episode is dropped.", flush=True)
@@ -769,9 +808,15 @@ class ActorProcesses:
     """`submit` jobs; `poll` → [(job, result)] of those that ended, result None where the process died over it."""
 
     def __init__(self, count, make_player, args):
-        self.context, self.count, self.make_player, self.args = mp.get_context("spawn"), count, make_player, args
-        self.backlog, self.deaths = collections.deque(), []
-        self.processes, self.pipes, self.jobs = {}, {}, {}
+        self.context = mp.get_context("spawn")
+        self.count = count
+        self.make_player = make_player
+        self.args = args
+        self.backlog = collections.deque()
+        self.deaths = []
+        self.processes = {}
+        self.pipes = {}
+        self.jobs = {}
         for index in range(count):
             self.start(index)
 
@@ -819,11 +864,14 @@ class ActorProcesses:
 
     def poll(self, timeout=0.0):
         """Waits for the first result for at most `timeout` seconds."""
-        ended, ready = [], connection.wait(self.pipes.values(), timeout)
+        ended = []
+        ready = connection.wait(self.pipes.values(), timeout)
         for index, pipe in list(self.pipes.items()):
             if pipe not in ready:
                 continue
-            job, result, error = self.jobs[index], None, ""
+            job = self.jobs[index]
+            result = None
+            error = ""
             with contextlib.suppress(EOFError, OSError):  # nobody holds the other end any more
                 result, error = pipe.recv()
             if isinstance(error, BadInput):
@@ -873,7 +921,8 @@ class TravellingActor:
     def play(self, job):
         """→ Result, {"segment.bin": its bytes, …}"""
         with tempfile.TemporaryDirectory(prefix="cleanrl_games-") as folder:
-            segment, video = job.segment and f"{folder}/segment", job.video and f"{folder}/video.gif"
+            segment = job.segment and f"{folder}/segment"
+            video = job.video and f"{folder}/video.gif"
             result = self.actor.play(dataclasses.replace(job, segment=segment, video=video))
             return result, {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
@@ -887,7 +936,9 @@ class ClusterActors:
             absolute["expert"] = str(Path(args.expert).absolute())
         make_player = functools.partial(TravellingActor, dataclasses.replace(args, **absolute))
         self.jobs = ray_actors.RayJobs(args.ray_address, count, make_player, args.actor_threads)
-        self.count, self.submit, self.close = count, self.jobs.submit, self.jobs.close
+        self.count = count
+        self.submit = self.jobs.submit
+        self.close = self.jobs.close
 
     @property
     def pending(self):
@@ -909,7 +960,10 @@ class InlineActor:
     for runs that repeat to the bit."""
 
     def __init__(self, make_player, args, stopping):
-        self.count, self.player, self.ended, self.pending = 1, make_player(args, 0), [], 0
+        self.count = 1
+        self.player = make_player(args, 0)
+        self.ended = []
+        self.pending = 0
         self.is_over = lambda: bool(stopping)
 
     def submit(self, job):
@@ -918,7 +972,9 @@ class InlineActor:
             self.pending += 1
 
     def poll(self, timeout=0.0):
-        ended, self.ended, self.pending = self.ended, [], 0
+        ended = self.ended
+        self.ended = []
+        self.pending = 0
         return ended
 
     def close(self):
@@ -1002,7 +1058,7 @@ def batch_loss(args, data, indices, weights, networks, device, autocast, distill
     forward = networks["forward"]
     if args.recurrent:
         steps, real = data.windows(indices)
-        outputs = read_windows(args, data, steps, forward, device, autocast)
+        outputs = read_windows(args, data=data, steps=steps, forward=forward, device=device, autocast=autocast)
         kept = torch.from_numpy(real).to(device)
         loss = bc_loss(outputs[kept], data.tensor("actions", steps, device)[kept])
         errors = torch.zeros(real.shape, device=device).masked_scatter(kept, loss.errors)
@@ -1017,13 +1073,20 @@ def batch_loss(args, data, indices, weights, networks, device, autocast, distill
     has_next = data.columns["has_next"][indices]
     with torch.no_grad(), autocast():
         next_obs = data.observations(indices, ahead=has_next.astype(int)[:, None]).to(device)
-        next_q, next_q_target = forward(next_obs).float(), networks["target"](next_obs).float()
+        next_q = forward(next_obs).float()
+        next_q_target = networks["target"](next_obs).float()
     terminated = data.tensor("terminated", indices, device)
     importance = torch.ones(len(indices), device=device) if weights is None else torch.from_numpy(weights).to(device)
     return dqn_loss(
         args,
         q=outputs,
-        targets=td_targets(data.tensor("rewards", indices, device), terminated, next_q, next_q_target, args.gamma),
+        targets=td_targets(
+            data.tensor("rewards", indices, device),
+            terminated=terminated,
+            next_q=next_q,
+            next_q_target=next_q_target,
+            gamma=args.gamma,
+        ),
         known=data.tensor("has_next", indices, device) | terminated,
         played=data.tensor("executed_actions", indices, device),
         labels=labels,
@@ -1059,9 +1122,9 @@ def validate(args, agent, data, rng, device, count=256):
     indices = validation[rng.integers(len(validation), size=max(count // (args.recurrent or 1), 1))]
     if args.recurrent:
         steps, real = data.windows(indices)
-        outputs = read_windows(args, data, steps, agent, device, contextlib.nullcontext)[
-            np.arange(len(steps)), real.sum(-1) - 1
-        ]
+        outputs = read_windows(
+            args, data=data, steps=steps, forward=agent, device=device, autocast=contextlib.nullcontext
+        )[np.arange(len(steps)), real.sum(-1) - 1]
     else:
         outputs = agent(data.observations(indices).to(device))
     outputs = outputs / (args.q_temperature if args.algo == "dqn_bc" else 1.0)
@@ -1103,7 +1166,8 @@ def summarise(kind, episodes, expert_milestones=None):
 
 
 def save_model(path, weights, args):
-    models.save_model(path, weights, {}, {"game": "pokemon", "contract_hash": contract_hash()}, args, __file__)
+    metadata = {"game": "pokemon", "contract_hash": contract_hash()}
+    models.save_model(path, weights=weights, statistics={}, metadata=metadata, args=args, script=__file__)
 
 
 def load_model(path):
@@ -1197,9 +1261,14 @@ class ActorJobs:
     metrics, the best model into models/best.zip."""
 
     def __init__(self, args, run_dir, agent, data, priorities, state, eval_starts, stopping):
-        self.args, self.run_dir, self.agent, self.state = args, run_dir, agent, state
-        self.data, self.priorities = data, priorities
-        self.eval_starts, self.stopping = eval_starts, stopping
+        self.args = args
+        self.run_dir = run_dir
+        self.agent = agent
+        self.state = state
+        self.data = data
+        self.priorities = priorities
+        self.eval_starts = eval_starts
+        self.stopping = stopping
         self.played_dir = run_dir / "played"
         self.actors = make_actors(args, args.num_workers, stopping)
         self.evaluations = {}  # update → {"weights", "jobs" under way, "episodes" by kind, "stats"}
@@ -1322,8 +1391,10 @@ class ActorJobs:
         self.start_evaluation(
             self.args.final_eval_episodes, pieces=-(-self.args.final_eval_episodes // self.args.num_emulators)
         )
-        number, total = self.state["update"], self.evaluations[self.state["update"]]["jobs"]
-        metrics, left = {}, total
+        number = self.state["update"]
+        total = self.evaluations[self.state["update"]]["jobs"]
+        metrics = {}
+        left = total
         while self.evaluations and not self.stopping:
             if is_late():
                 count = sum(len(found) for found in self.evaluations[number]["episodes"].values())
@@ -1375,7 +1446,8 @@ if __name__ == "__main__":
     optimizer = torch.optim.AdamW(agent.parameters(), lr=args.learning_rate, weight_decay=args.weight_decay)
     networks = {"forward": maybe_compile(args, agent, device), "target": target}
     rng = np.random.default_rng(args.seed)
-    data, priorities = Demonstrations(args, is_quest), Priorities()
+    data = Demonstrations(args, is_quest)
+    priorities = Priorities()
     data.add_files(episodes, frames)
     state = {
         "update": 0, "seconds": 0.0, "rounds": 0, "next_round": 0, "jobs": 0, "best_success": -1.0,
@@ -1428,9 +1500,23 @@ if __name__ == "__main__":
         save_checkpoint(run_dir, whole)
         save_model(run_dir / "model.zip", agent.state_dict(), args)
 
-    jobs = ActorJobs(args, run_dir, agent, data, priorities, state, eval_starts, stopping)
-    losses, metrics, clock = [], {}, time.perf_counter()
-    wait_time, learn_time, is_due, is_consistent = 0.0, 0.0, False, True
+    jobs = ActorJobs(
+        args,
+        run_dir=run_dir,
+        agent=agent,
+        data=data,
+        priorities=priorities,
+        state=state,
+        eval_starts=eval_starts,
+        stopping=stopping,
+    )
+    losses = []
+    metrics = {}
+    clock = time.perf_counter()
+    wait_time = 0.0
+    learn_time = 0.0
+    is_due = False
+    is_consistent = True
 
     try:
         missing = args.expert_episodes - state["expert_episodes"]  # all of them, unless it was interrupted before
@@ -1475,8 +1561,19 @@ if __name__ == "__main__":
             optimizer.param_groups[0]["lr"] = lr
             distill = state["distill"] if args.distill else 1.0
             mb_inds, weights = draw(args, data, priorities, rng)
-            loss = batch_loss(args, data, mb_inds, weights, networks, device, autocast, distill)
-            grad_norm = gradient_step(agent, optimizer, scaler, loss.total, args.max_grad_norm)
+            loss = batch_loss(
+                args,
+                data=data,
+                indices=mb_inds,
+                weights=weights,
+                networks=networks,
+                device=device,
+                autocast=autocast,
+                distill=distill,
+            )
+            grad_norm = gradient_step(
+                agent, optimizer=optimizer, scaler=scaler, loss=loss.total, max_grad_norm=args.max_grad_norm
+            )
             state["update"] += 1
             if args.prioritized:
                 priorities.update(mb_inds, loss.errors.detach().cpu().numpy())
@@ -1492,7 +1589,7 @@ if __name__ == "__main__":
             if update % args.log_frequency == 0 or metrics or progress() >= 1.0:
                 metrics |= dict(zip((f"losses/{name}" for name in names), torch.stack(losses).mean(0).tolist()))
                 if update % args.log_frequency == 0:
-                    metrics |= validate(args, agent, data, rng, device)
+                    metrics |= validate(args, agent=agent, data=data, rng=rng, device=device)
                 metrics |= {
                     "charts/SPS": len(losses) * args.batch_size / (time.perf_counter() - clock),
                     "charts/learning_rate": lr,
@@ -1504,8 +1601,11 @@ if __name__ == "__main__":
                     "stats/queue_size": jobs.actors.pending,
                 }
                 logger.write(metrics, update, progress())
-                losses, metrics, clock = [], {}, time.perf_counter()
-                learn_time, wait_time = 0.0, 0.0
+                losses = []
+                metrics = {}
+                clock = time.perf_counter()
+                learn_time = 0.0
+                wait_time = 0.0
             if update % args.save_frequency == 0:
                 save_all()
                 save_model(model_dir / f"{update}.zip", agent.state_dict(), args)

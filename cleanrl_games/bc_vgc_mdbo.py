@@ -366,9 +366,13 @@ class Agent(nn.Module):
         # looked up and get a gradient, one Pokémon in thirteen: the learner takes 0.89 times as long. What has the same
         # sum of ids times random numbers, of 64 bits, is the same.
         ids = ints[:, self.id_columns].int() + self.id_offsets
-        bags, starts, places, end = [], [], [], 0
+        bags = []
+        starts = []
+        places = []
+        end = 0
         for part, size in zip(ids.split(NUM_IDS, 1), IDS_PER_BAG):
-            part, place = part.reshape(-1, size), None
+            part = part.reshape(-1, size)
+            place = None
             if len(ints) >= MANY_ROWS:
                 different, place = (part * self.id_mix[:size]).sum(1).unique(return_inverse=True)
                 where = torch.empty_like(different)
@@ -420,7 +424,7 @@ class Agent(nn.Module):
         hits = self.hit_move(moves)[:, :, :, None] + self.hit_foe(foes)[:, None, None]
         on_their_slots = on_foes[:, 0].reshape(len(own), 2, 4, 2, 4)
         hits = F.relu(hits + self.hit_numbers(torch.cat([versus[..., None], on_their_slots], -1)))
-        return core, Candidates(our_tokens, standing, bench, foes, moves, hits)
+        return core, Candidates(our_tokens, standing=standing, bench=bench, foes=foes, moves=moves, hits=hits)
 
     def initial_state(self, count):
         """The memory before a battle's first decision, for so many battles: (B, 2, H), hidden and cell"""
@@ -482,19 +486,22 @@ class Agent(nn.Module):
         # (B, 5, W): own b, own a, none, foe a, foe b
         targets = torch.cat([ours, self.no_target.expand(count, 1, -1), theirs], 1)
         switches = self.switch_key(torch.cat([standing, bench], 1))  # (B, 4, W)
-        first = self.slot_logits(query_0, moves[:, 0], hits[:, 0], targets, switches).squeeze(1)
+        first = self.slot_logits(
+            query_0, moves=moves[:, 0], hits=hits[:, 0], targets=targets, switches=switches
+        ).squeeze(1)
         first = F.pad(first, (0, NUM_PREVIEWS - SLOT_ACTIONS))
         previews = is_preview.nonzero().squeeze(1)
         if len(previews):  # one decision in nine
             logits = self.preview_logits(hidden[previews], own[previews])
             first = first.index_copy(0, previews, logits.to(first.dtype))
-        tera, passing = self.tera_key.expand(count, 1, -1), self.passing.expand(count, 1, -1)
+        tera = self.tera_key.expand(count, 1, -1)
+        passing = self.passing.expand(count, 1, -1)
         # (B, 15, W): slot 0's action is the sum of some of these
         action_parts = torch.cat([moves[:, 0], targets, tera, switches, passing], 1)
 
         def second_given(parts):
             query = query_1 + self.given_slot_0(parts @ action_parts)
-            return self.slot_logits(query, moves[:, 1], hits[:, 1], targets, switches)
+            return self.slot_logits(query, moves=moves[:, 1], hits=hits[:, 1], targets=targets, switches=switches)
 
         return first, second_given
 
@@ -561,7 +568,8 @@ class Memory:
         # A choice that could not be carried out is asked for again: the memory of it is undone.
         before = torch.where(retry[:, None, None], self.before[keys], self.after[keys])
         before[torch.from_numpy(batch.kind[rows] == PREVIEW)] = 0.0
-        ints, floats = torch.from_numpy(batch.ints[rows]), torch.from_numpy(batch.floats[rows])
+        ints = torch.from_numpy(batch.ints[rows])
+        floats = torch.from_numpy(batch.floats[rows])
         hidden, candidates, after = policy.step(ints, floats, before)
         self.before[keys] = before
         self.after[keys] = after
@@ -584,10 +592,13 @@ class Player:
             self.memory.before = torch.cat([self.memory.before, self.agent.initial_state(missing)])
             self.memory.after = torch.cat([self.memory.after, self.agent.initial_state(missing)])
         hidden, candidates = self.memory.step(self.agent, batch, rows)
-        is_preview, joint_mask = torch.from_numpy(batch.kind[rows] == PREVIEW), torch.from_numpy(batch.mask[rows])
+        is_preview = torch.from_numpy(batch.kind[rows] == PREVIEW)
+        joint_mask = torch.from_numpy(batch.mask[rows])
         if self.deterministic:
             return self.agent.joint_logprobs(hidden, candidates, is_preview, joint_mask).argmax(1).numpy()
-        return self.agent.act(hidden, candidates, is_preview, joint_mask, self.generator)[0].numpy()
+        return self.agent.act(
+            hidden, candidates=candidates, is_preview=is_preview, joint_mask=joint_mask, generator=self.generator
+        )[0].numpy()
 
 
 # --8<-- [end:vgc_network]
@@ -667,7 +678,8 @@ class Batch:
 
 def make_batch(demos, numbers, device, rng=None, shuffled_labels=None):
     """Streams of the demonstrations, by their numbers; rng shuffles their teams."""
-    lengths, rows = demos.streams["length"][numbers], demos.rows(numbers)
+    lengths = demos.streams["length"][numbers]
+    rows = demos.rows(numbers)
     stream = np.repeat(np.arange(len(numbers)), lengths)
     if shuffled_labels is not None:
         shuffled_labels.exchange(rows, stream, numbers)
@@ -675,9 +687,11 @@ def make_batch(demos, numbers, device, rng=None, shuffled_labels=None):
         shuffle_teams(rows, stream, len(numbers), rng)
     starts = np.cumsum(lengths) - lengths
     packed, batch_sizes = pack_battles(torch.from_numpy(starts).long(), torch.from_numpy(lengths).long())
-    rows, stream = rows[packed.numpy()], stream[packed.numpy()]
+    rows = rows[packed.numpy()]
+    stream = stream[packed.numpy()]
 
-    actions, is_preview = rows["action"].astype(np.int64), rows["kind"] == PREVIEW
+    actions = rows["action"].astype(np.int64)
+    is_preview = rows["kind"] == PREVIEW
     joint_mask = demonstrations.joint_mask(rows)
     pairs = joint_mask.reshape(-1, SLOT_ACTIONS, SLOT_ACTIONS)
     legal = np.zeros((len(rows), 2, NUM_PREVIEWS), bool)
@@ -713,7 +727,9 @@ def batches_of(demos, numbers, rows, rng):
 
 def cloning_losses(agent, hidden, candidates, batch):
     """→ cross-entropy of both choices, where they are known, and of the win prediction, where the outcome is"""
-    logprobs = agent.logprobs(hidden, candidates, batch.is_preview, batch.legal, batch.actions)  # (N, 2, 90)
+    logprobs = agent.logprobs(
+        hidden, candidates=candidates, is_preview=batch.is_preview, legal=batch.legal, actions=batch.actions
+    )  # (N, 2, 90)
     taken = logprobs.gather(2, split_action(batch.is_preview, batch.actions)[:, :, None]).squeeze(2)  # (N, 2)
     # Not a product: what is not known may be illegal, and finfo.min · 0 is fine but finfo.min · 0.5 is not.
     policy_loss = -torch.where(batch.known, taken, 0.0).sum() / batch.known.any(1).sum().clamp(min=1)
@@ -766,16 +782,20 @@ def validate(agent, demos, numbers, device, minibatch_size):
         batch = make_batch(demos, part, device)
         hidden, candidates = agent.unroll(batch.ints, batch.floats, batch.batch_sizes)
         policy_loss, value_loss = cloning_losses(agent, hidden, candidates, batch)
-        actions, is_preview, known = batch.actions, batch.is_preview, batch.known
+        actions = batch.actions
+        is_preview = batch.is_preview
+        known = batch.known
         whole = known.all(1)
         count("losses/valid_policy_loss", policy_loss.expand(len(whole)), known.any(1))
         count("losses/valid_value_loss", value_loss.expand(len(whole)), ~batch.outcome.isnan())
         best = agent.joint_logprobs(hidden, candidates, is_preview, batch.joint_mask).topk(3).indices  # (N, 3)
-        right, top3 = best[:, 0] == actions, (best == actions[:, None]).any(1)
+        right = best[:, 0] == actions
+        top3 = (best == actions[:, None]).any(1)
         for name, among in (("turn", whole & ~is_preview), ("preview", whole & is_preview)):
             count(f"charts/{name}_accuracy", right, among)
             count(f"charts/{name}_top3", top3, among)
-        slot_0, slot_1 = best[:, 0] // SLOT_ACTIONS, best[:, 0] % SLOT_ACTIONS
+        slot_0 = best[:, 0] // SLOT_ACTIONS
+        slot_1 = best[:, 0] % SLOT_ACTIONS
         count("charts/slot_0_accuracy", slot_0 == actions // SLOT_ACTIONS, known[:, 0] & ~is_preview)
         count("charts/slot_1_accuracy", slot_1 == actions % SLOT_ACTIONS, known[:, 1] & ~is_preview)
         decided = (batch.outcome - 0.5).abs() > 0.25
@@ -811,7 +831,8 @@ def evaluate(args, agent, battles, opponents, seed, play_all=play_in_turn):
     """A match with each of these {name: opponent} → eval/*. play_all: how the matches are run
 
     seed: whoever looks often at the same battles sees the luck of those, so each evaluation has its own."""
-    policy, matches = copy.deepcopy(agent).cpu().eval(), []
+    policy = copy.deepcopy(agent).cpu().eval()
+    matches = []
     for number, opponent in enumerate(opponents.values()):
         dice = int(np.random.default_rng([args.seed, seed, number]).integers(2**31))
         matches.append(functools.partial(play_match, policy, opponent, battles, args.battle_format, dice))
@@ -913,7 +934,8 @@ def split_battles(demos, seed, valid_fraction):
     """→ streams to learn from, streams held out. By battle: what one player saw tells how the other's battle goes. The
     split is the same in every epoch."""
     held_out = np.random.default_rng(seed).random(demos.battles)[demos.streams["game"]] < valid_fraction
-    train, valid = np.flatnonzero(~held_out), np.flatnonzero(held_out)
+    train = np.flatnonzero(~held_out)
+    valid = np.flatnonzero(held_out)
     if not len(train) or not len(valid):
         raise BadInput(f"{demos.battles} battles are too few to hold {valid_fraction:.0%} of them out: collect more.")
     return train, valid
@@ -970,13 +992,14 @@ if __name__ == "__main__":
         metrics = evaluate(args, agent, battles, opponents, seed=now.global_step, play_all=play_all)
         score = float(np.mean([metrics[f"eval/{name}"] for name in BASELINES]))
         if score > now.best_score:
-            now.best_score, now.best_model = score, path.name
+            now.best_score = score
+            now.best_model = path.name
         keep_models(run_dir, args.keep_models, run_dir / "models" / now.best_model)
         return metrics
 
     def judge(done):
         """Held-out battles, now and then battles with the scripted players; keeps the best model → metrics"""
-        metrics = validate(agent, demos, valid, device, args.minibatch_size)
+        metrics = validate(agent, demos=demos, numbers=valid, device=device, minibatch_size=args.minibatch_size)
         check_finite([torch.tensor(metrics["losses/valid_policy_loss"])])
         if metrics["losses/valid_policy_loss"] < now.best_loss:
             now.best_loss = metrics["losses/valid_policy_loss"]
@@ -1002,7 +1025,10 @@ if __name__ == "__main__":
     print(f"{demos.battles:,} battles: {num_rows:,} decisions to learn from, {len(valid):,} streams held out")
     logger = Logger(args, run_dir, now.global_step, starting="Learning; the first figures come within ten seconds.")
     now.collect_seconds = now.collect_seconds or now.seconds + time.time() - start_time
-    train_start, first_step, losses, log_time = time.time(), now.global_step, [], time.time()
+    train_start = time.time()
+    first_step = now.global_step
+    losses = []
+    log_time = time.time()
 
     try:
         while share_done(args, now, start_time) < 1.0 and not stopping:
@@ -1012,9 +1038,13 @@ if __name__ == "__main__":
                 if done >= 1.0:
                     break
                 rng = np.random.default_rng([args.seed, now.epoch, now.position]) if args.shuffle_teams else None
-                batch = make_batch(demos, batches[now.position], device, rng, shuffled_labels)
+                batch = make_batch(
+                    demos, numbers=batches[now.position], device=device, rng=rng, shuffled_labels=shuffled_labels
+                )
                 optimizer.param_groups[0]["lr"] = anneal(args.learning_rate, args.learning_rate_final, done)
-                losses.append(update_agent(agent, optimizer, scaler, autocast, batch, args))
+                losses.append(
+                    update_agent(agent, optimizer=optimizer, scaler=scaler, autocast=autocast, batch=batch, args=args)
+                )
                 now.global_step += len(batch.actions)
                 now.position += 1
                 if time.time() - log_time > 10:
@@ -1024,7 +1054,8 @@ if __name__ == "__main__":
                         **loss_metrics(losses),
                     }
                     logger.write(metrics, now.global_step, done)
-                    losses, log_time = [], time.time()
+                    losses = []
+                    log_time = time.time()
             before = dataclasses.replace(now)
             if now.position == len(batches):
                 now.epoch += 1
@@ -1036,7 +1067,8 @@ if __name__ == "__main__":
                 now = before
                 break
             logger.write(metrics, now.global_step, done)
-            losses, log_time = [], time.time()
+            losses = []
+            log_time = time.time()
             save_all()
         if stopping:
             save_all()

@@ -105,7 +105,8 @@ REWARDS = {
     "health_preserved": 0.0,
 }
 REWARD_CLIP = 10.0  # of rewards after division by the std of discounted returns
-FREEZE_SHRINKS_TO, FREEZE_UPDATES = 0.75, 300  # the two freeze rewards shrink to this share of themselves
+FREEZE_SHRINKS_TO = 0.75  # the two freeze rewards shrink to this share of themselves …
+FREEZE_UPDATES = 300  # … over so many updates
 NOVELTY_UPDATES = 200  # over which the novelty reward goes to 0
 ANNEAL_UPDATES = 1000  # over which entropy bonus and share of self-play go to their final values
 
@@ -411,7 +412,8 @@ def make_agent(settings):
 def gae(rewards, values, next_value, terminated, truncated, bootstrap, gamma, gae_lambda):
     """All (T, B), next_value (B,). A terminated fight is worth nothing more, a truncated one V(its last
     observation)."""
-    advantages, last = torch.zeros_like(rewards), torch.zeros_like(next_value)
+    advantages = torch.zeros_like(rewards)
+    last = torch.zeros_like(next_value)
     for t in reversed(range(len(rewards))):
         following = values[t + 1] if t + 1 < len(rewards) else next_value
         following = torch.where(truncated[t], bootstrap[t], torch.where(terminated[t], 0.0, following))
@@ -426,18 +428,19 @@ class RunningMeanStd:
     """Mean and variance of all that was seen, merged batch by batch (Chan et al.), in double precision."""
 
     def __init__(self, size):
-        self.mean, self.var, self.count = (
-            torch.zeros(size, dtype=torch.float64),
-            torch.ones(size, dtype=torch.float64),
-            1e-4,
-        )
+        self.mean = torch.zeros(size, dtype=torch.float64)
+        self.var = torch.ones(size, dtype=torch.float64)
+        self.count = 1e-4
 
     def update(self, batch):
         # About the first row, which makes constants exact; batch.mean(0) and batch.var(0) take 3 times as long.
-        centred, count = batch - batch[0], len(batch)
+        centred = batch - batch[0]
+        count = len(batch)
         shift = centred.mean(0).double()
-        mean, var = batch[0] + shift, (centred.square().mean(0).double() - shift.square()).clamp(min=0)
-        delta, total = mean - self.mean, self.count + count
+        mean = batch[0] + shift
+        var = (centred.square().mean(0).double() - shift.square()).clamp(min=0)
+        delta = mean - self.mean
+        total = self.count + count
         self.mean = self.mean + delta * count / total
         self.var = (self.var * self.count + var * count + delta.square() * self.count * count / total) / total
         self.count = total
@@ -450,11 +453,14 @@ class RewardScale:
 
     def __init__(self, *shape):
         """shape: (actors, …) as one step of an actor's rewards"""
-        self.rms, self.discounted, self.episodic = RunningMeanStd(1), torch.zeros(shape), torch.zeros(shape)
+        self.rms = RunningMeanStd(1)
+        self.discounted = torch.zeros(shape)
+        self.episodic = torch.zeros(shape)
 
     def __call__(self, index, rewards, ended, trained, gamma):
         """One rollout of actor `index`, all (T, …) → scaled rewards, the returns of its own episodes that ended"""
-        sums, returns = torch.empty_like(rewards), []
+        sums = torch.empty_like(rewards)
+        returns = []
         for t in range(len(rewards)):
             self.discounted[index] = gamma * self.discounted[index] + rewards[t]
             self.episodic[index] += rewards[t]
@@ -467,7 +473,8 @@ class RewardScale:
 
     def start_anew(self, index):
         """All episodes of this actor begin anew."""
-        self.discounted[index], self.episodic[index] = 0.0, 0.0
+        self.discounted[index] = 0.0
+        self.episodic[index] = 0.0
 
     def state_dict(self):
         return {"return_rms": vars(self.rms), "discounted": self.discounted, "episodic": self.episodic}
@@ -596,7 +603,8 @@ def scripted_players(args):
 
 def draw_taste(rng, spread):
     """What is added to an opponent's logits in all ticks, and in ticks in which it can't attack → (45,), (45,)"""
-    taste, between = rng.normal(0.0, spread, NUM_LOGITS) * TASTE_LOGITS, np.zeros(NUM_LOGITS)
+    taste = rng.normal(0.0, spread, NUM_LOGITS) * TASTE_LOGITS
+    between = np.zeros(NUM_LOGITS)
     place = rng.choice(list(PLACES), p=list(PLACES.values()))
     if place != "dont_move":
         between[contract.LOGIT[place]] = PLACE_TASTE
@@ -611,12 +619,25 @@ def past_taste(args):
 
 def make_broadcast(args, num_parameters):
     numbers = {"self_share": 1, "scripted_share": 1, "bot_chances": len(scripted_players(args))}
-    return Broadcast(args.sharing, num_parameters, args.league_size, numbers, ("chance",))
+    return Broadcast(
+        args.sharing,
+        num_parameters=num_parameters,
+        num_members=args.league_size,
+        numbers=numbers,
+        member_fields=("chance",),
+    )
 
 
 def make_env(args, seed):
     if not args.server:
-        return NHVecEnv(args.num_envs, args.loadouts, args.loadout_file or None, args.mirror, seed, args.max_ticks)
+        return NHVecEnv(
+            args.num_envs,
+            loadouts=args.loadouts,
+            loadout_file=args.loadout_file or None,
+            mirror=args.mirror,
+            seed=seed,
+            max_ticks=args.max_ticks,
+        )
     from cleanrl_games.envs.osrs.remote import RemoteError, RemoteNHVecEnv, parse_address
 
     if mp.parent_process():  # an actor that is told to end leaves by the door: the environment logs its agents out
@@ -708,15 +729,19 @@ class Actor:
     def rollout(self, broadcast, storage):
         """Plays num_steps ticks of all fights into `storage`, with the newest weights."""
         start = time.perf_counter()
-        inference_time, simulator_time, num_episodes = 0.0, 0.0, 0
-        env, s = self.env, SimpleNamespace(**storage)
+        inference_time = 0.0
+        simulator_time = 0.0
+        num_episodes = 0
+        env = self.env
+        s = SimpleNamespace(**storage)
         version, matchmaking = self.pull_weights(broadcast)
         self.choose_opponents(np.flatnonzero(self.kind < 0), matchmaking)
         own, scripted, members = self.rows()
         for t in range(self.args.num_steps):
             s.obs[t] = torch.from_numpy(env.obs)
             s.masks[t] = torch.from_numpy(env.masks)
-            obs, masks = s.obs[t].view(-1, NUM_OBS), s.masks[t].view(-1, NUM_LOGITS)
+            obs = s.obs[t].view(-1, NUM_OBS)
+            masks = s.masks[t].view(-1, NUM_LOGITS)
             clock = time.perf_counter()
             normalised = self.agent.normalise(obs)
             acting = own[~env.waiting.reshape(-1)[own]]  # on a server some are still on their way into a fight
@@ -815,7 +840,9 @@ def make_rollouts(args, broadcast, stopping, actor=None):
     if actor:
         return inline_rollouts(args, broadcast, stopping, actor)
     if args.ray_address:
-        return ray_actors.ray_rollouts(args, broadcast, stopping, Actor, make_storage)
+        return ray_actors.ray_rollouts(
+            args, broadcast=broadcast, stopping=stopping, actor_class=Actor, make_storage=make_storage
+        )
     return process_rollouts(args, broadcast, stopping)
 
 
@@ -829,7 +856,9 @@ def inline_rollouts(args, broadcast, stopping, actor):
 def process_rollouts(args, broadcast, stopping):
     context = mp.get_context("spawn")
     slots = [[share_all(make_storage(args), args.sharing) for _ in range(2)] for _ in range(args.num_workers)]
-    workers, pipes, deaths = {}, {}, []
+    workers = {}
+    pipes = {}
+    deaths = []
 
     def start(index):
         pipes[index], theirs = context.Pipe()
@@ -871,7 +900,8 @@ def process_rollouts(args, broadcast, stopping):
                         yield index, slots[index][slot], len(ready) - 1
                         pipe.send(slot)
                 except (EOFError, OSError):  # nobody holds the other end any more
-                    slot, error = None, ""
+                    slot = None
+                    error = ""
                 if slot is None:
                     replace(index, error)
     finally:
@@ -988,7 +1018,9 @@ class WatchedRun:
     """The newest model of another run, for --self-play latest. `seen`: the hash of the last one that was taken."""
 
     def __init__(self, folder, seen=""):
-        self.path, self.seen, self.time = Path(folder) / "model.zip", seen, None
+        self.path = Path(folder) / "model.zip"
+        self.seen = seen
+        self.time = None
 
     def new_model(self):
         """→ the path of a model that has not been named yet, else None. Models are replaced whole, never written to."""
@@ -1030,7 +1062,8 @@ def exploiter_settings(args, target, update):
 
 # ----------------------------------------------------------------------------------------------------------- the update
 
-ATTACK_HEAD, PRAYER_HEAD = contract.HEAD_NAMES.index("attack"), contract.HEAD_NAMES.index("prayer")
+ATTACK_HEAD = contract.HEAD_NAMES.index("attack")
+PRAYER_HEAD = contract.HEAD_NAMES.index("prayer")
 CHANGING = torch.zeros(NUM_OBS).index_fill_(0, torch.from_numpy(contract.CHANGING), 1.0)  # observations that can change
 
 
@@ -1116,8 +1149,17 @@ def minibatch_loss(agent, evaluate_actions, mb, args, ent_coef, autocast=context
     advantages = mb.advantages
     if args.norm_adv:
         advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
-    policy_loss, value_loss, stats = ppo_losses(logprob, mb.logprobs, advantages, values, mb.returns, args.clip_coef)
-    bonus = entropy_bonus(entropy, mb.masks, mb.guessing, ent_coef, args.guess_ent_coef)
+    policy_loss, value_loss, stats = ppo_losses(
+        logprob,
+        old_logprob=mb.logprobs,
+        advantages=advantages,
+        values=values,
+        returns=mb.returns,
+        clip_coef=args.clip_coef,
+    )
+    bonus = entropy_bonus(
+        entropy, masks=mb.masks, guessing=mb.guessing, ent_coef=ent_coef, guess_ent_coef=args.guess_ent_coef
+    )
     entropy = entropy.sum(-1).mean()
     loss = policy_loss - bonus + args.vf_coef * value_loss
     old_approx_kl, approx_kl, clipfrac = stats
@@ -1152,13 +1194,23 @@ LOSS_NAMES = ("policy_loss", "value_loss", "entropy", "grad_norm", "old_approx_k
 def update_agent(agent, optimizer, s, rewards, args, learner, ent_coef, passes):
     """`passes` of PPO over the rows of a rollout that are the learner's own → losses/*. rewards: scaled, (T, F, 2)"""
     advantages, returns = advantages_and_returns(s, rewards, args)
-    batch, rows = flat_batch(s, advantages, returns), trained_rows(s.trained)
+    batch = flat_batch(s, advantages, returns)
+    rows = trained_rows(s.trained)
     steps = []  # LOSS_NAMES of each gradient step
     for _ in range(passes):
         for mb_rows in minibatches(rows, args.minibatch_size):
             mb = take_minibatch(batch, mb_rows, learner.device)
-            loss, stats = minibatch_loss(agent, learner.evaluate_actions, mb, args, ent_coef, learner.autocast)
-            stats["grad_norm"] = gradient_step(loss, agent, optimizer, learner.scaler, args.max_grad_norm)
+            loss, stats = minibatch_loss(
+                agent,
+                evaluate_actions=learner.evaluate_actions,
+                mb=mb,
+                args=args,
+                ent_coef=ent_coef,
+                autocast=learner.autocast,
+            )
+            stats["grad_norm"] = gradient_step(
+                loss, agent=agent, optimizer=optimizer, scaler=learner.scaler, max_grad_norm=args.max_grad_norm
+            )
             steps.append(torch.stack([stats[name].detach() for name in LOSS_NAMES]))
     metrics = {"losses/explained_variance": explained_variance(s.values[:-1][s.trained], returns[s.trained])}
     check_finite(steps)
@@ -1190,7 +1242,9 @@ class ObservationStatistics:
         return dict(vars(self.rms))
 
     def load_state_dict(self, state):
-        self.rms.mean, self.rms.var, self.rms.count = state["mean"], state["var"], state["count"]
+        self.rms.mean = state["mean"]
+        self.rms.var = state["var"]
+        self.rms.count = state["count"]
 
 
 def learn_from(s, index, update, agent, optimizer, args, learner):
@@ -1201,7 +1255,9 @@ def learn_from(s, index, update, agent, optimizer, args, learner):
     weights = annealed_weights(learner.reward_weights, update)
     novelty = 0.0 if first else anneal(args.novelty, 0.0, update, NOVELTY_UPDATES)
     rewards = rollout_rewards(agent, s, weights, novelty)
-    scaled, returns = learner.reward_scale(index, rewards, s.terminated | s.truncated, s.trained, args.gamma)
+    scaled, returns = learner.reward_scale(
+        index, rewards=rewards, ended=s.terminated | s.truncated, trained=s.trained, gamma=args.gamma
+    )
     metrics = update_agent(
         agent,
         optimizer,
@@ -1243,12 +1299,18 @@ def fight_metrics(results, names, returns):
 def save_model(path, agent, args):
     statistics = {"mean": agent.obs_mean.cpu().numpy(), "std": agent.obs_std.cpu().numpy()}
     metadata = {"game": "osrs", "contract_hash": contract.contract_hash()}
-    models.save_model(path, agent.state_dict(), statistics, metadata, args, __file__)
+    models.save_model(path, agent.state_dict(), statistics=statistics, metadata=metadata, args=args, script=__file__)
 
 
 def load_model(path, args=None):
     """A run's folder or a model.zip → (agent, metadata); `args`: of the run whose league it is to join"""
-    return models.load_agent(path, contract.contract_hash(), make_agent, args, ("hidden_size", "head_size"))
+    return models.load_agent(
+        path,
+        contract_hash=contract.contract_hash(),
+        make_agent=make_agent,
+        args=args,
+        sizes=("hidden_size", "head_size"),
+    )
 
 
 @dataclasses.dataclass
@@ -1375,11 +1437,14 @@ if __name__ == "__main__":
         path = run_dir / "models" / f"{now.global_step}.zip"
         save_model(path, agent, args)
         video = run_dir / "videos" / f"{now.global_step}.gif" if args.capture_video else ""
-        metrics = evaluate(args, agent, episodes, video, tuple(targets.values()), seed=now.update)
+        metrics = evaluate(
+            args, agent=agent, episodes=episodes, video=video, targets=tuple(targets.values()), seed=now.update
+        )
         judges = ["opponent"] if targets else BASELINES
         score = float(np.mean([metrics[f"eval/{name}"] for name in judges]))
         if score > now.best_score:
-            now.best_score, now.best_model = score, path.name
+            now.best_score = score
+            now.best_model = path.name
         keep_models(run_dir, args.keep_models, run_dir / "models" / now.best_model)
         return metrics
 
@@ -1414,15 +1479,20 @@ if __name__ == "__main__":
         grow_league()
     league.publish(agent, now.version, league.self_share(now.update))
     rollouts = make_rollouts(args, broadcast, stopping, actor)
-    start_time, first_step, seconds_before = time.time(), now.global_step, now.seconds
-    consistent, finished, done = True, False, progress(args, now.global_step, now.seconds)
+    start_time = time.time()
+    first_step = now.global_step
+    seconds_before = now.seconds
+    consistent = True
+    finished = False
+    done = progress(args, now.global_step, now.seconds)
 
     try:
         wait_start = time.perf_counter()
         for index, storage, queue_size in rollouts:
             if learner_pid and os.getppid() != learner_pid:
                 raise RunFailed("The run whose exploiter this is has ended.")
-            wait_time, learn_start = time.perf_counter() - wait_start, time.perf_counter()
+            wait_time = time.perf_counter() - wait_start
+            learn_start = time.perf_counter()
             s = SimpleNamespace(**storage)
             consistent = False
             now.update += 1
@@ -1431,7 +1501,9 @@ if __name__ == "__main__":
 
             lr = anneal(args.learning_rate, args.learning_rate_final, done, 1.0)
             optimizer.param_groups[0]["lr"] = lr
-            learnt, returns = learn_from(s, index, now.update, agent, optimizer, args, learner)
+            learnt, returns = learn_from(
+                s, index=index, update=now.update, agent=agent, optimizer=optimizer, args=args, learner=learner
+            )
             now.version += 1
 
             # --- the league: results of the fights that ended, newcomers
@@ -1443,7 +1515,8 @@ if __name__ == "__main__":
             self_share = league.self_share(now.update)
             league.publish(agent, now.version, self_share)
             now.seconds = seconds_before + time.time() - start_time
-            consistent, learn_time = True, time.perf_counter() - learn_start
+            consistent = True
+            learn_time = time.perf_counter() - learn_start
 
             # --- logs, evaluation, checkpoint
             done = progress(args, now.global_step, now.seconds)
@@ -1453,7 +1526,7 @@ if __name__ == "__main__":
                 "charts/learning_rate": lr,
                 "charts/self_fraction": self_share,
                 **learnt,
-                **time_metrics(lag, queue_size, seconds, learn_time, wait_time),
+                **time_metrics(lag, queue_size=queue_size, seconds=seconds, learn_time=learn_time, wait_time=wait_time),
                 **fight_metrics(results, ("self", args.self_play, "scripted"), returns),
                 "elo/agent": league.elo,
                 "league/size": len(league.members),

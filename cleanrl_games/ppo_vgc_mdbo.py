@@ -427,9 +427,13 @@ class Agent(nn.Module):
         # looked up and get a gradient, one Pokémon in thirteen: the learner takes 0.89 times as long. What has the same
         # sum of ids times random numbers, of 64 bits, is the same.
         ids = ints[:, self.id_columns].int() + self.id_offsets
-        bags, starts, places, end = [], [], [], 0
+        bags = []
+        starts = []
+        places = []
+        end = 0
         for part, size in zip(ids.split(NUM_IDS, 1), IDS_PER_BAG):
-            part, place = part.reshape(-1, size), None
+            part = part.reshape(-1, size)
+            place = None
             if len(ints) >= MANY_ROWS:
                 different, place = (part * self.id_mix[:size]).sum(1).unique(return_inverse=True)
                 where = torch.empty_like(different)
@@ -481,7 +485,7 @@ class Agent(nn.Module):
         hits = self.hit_move(moves)[:, :, :, None] + self.hit_foe(foes)[:, None, None]
         on_their_slots = on_foes[:, 0].reshape(len(own), 2, 4, 2, 4)
         hits = F.relu(hits + self.hit_numbers(torch.cat([versus[..., None], on_their_slots], -1)))
-        return core, Candidates(our_tokens, standing, bench, foes, moves, hits)
+        return core, Candidates(our_tokens, standing=standing, bench=bench, foes=foes, moves=moves, hits=hits)
 
     def initial_state(self, count):
         """The memory before a battle's first decision, for so many battles: (B, 2, H), hidden and cell"""
@@ -543,19 +547,22 @@ class Agent(nn.Module):
         # (B, 5, W): own b, own a, none, foe a, foe b
         targets = torch.cat([ours, self.no_target.expand(count, 1, -1), theirs], 1)
         switches = self.switch_key(torch.cat([standing, bench], 1))  # (B, 4, W)
-        first = self.slot_logits(query_0, moves[:, 0], hits[:, 0], targets, switches).squeeze(1)
+        first = self.slot_logits(
+            query_0, moves=moves[:, 0], hits=hits[:, 0], targets=targets, switches=switches
+        ).squeeze(1)
         first = F.pad(first, (0, NUM_PREVIEWS - SLOT_ACTIONS))
         previews = is_preview.nonzero().squeeze(1)
         if len(previews):  # one decision in nine
             logits = self.preview_logits(hidden[previews], own[previews])
             first = first.index_copy(0, previews, logits.to(first.dtype))
-        tera, passing = self.tera_key.expand(count, 1, -1), self.passing.expand(count, 1, -1)
+        tera = self.tera_key.expand(count, 1, -1)
+        passing = self.passing.expand(count, 1, -1)
         # (B, 15, W): slot 0's action is the sum of some of these
         action_parts = torch.cat([moves[:, 0], targets, tera, switches, passing], 1)
 
         def second_given(parts):
             query = query_1 + self.given_slot_0(parts @ action_parts)
-            return self.slot_logits(query, moves[:, 1], hits[:, 1], targets, switches)
+            return self.slot_logits(query, moves=moves[:, 1], hits=hits[:, 1], targets=targets, switches=switches)
 
         return first, second_given
 
@@ -622,7 +629,8 @@ class Memory:
         # A choice that could not be carried out is asked for again: the memory of it is undone.
         before = torch.where(retry[:, None, None], self.before[keys], self.after[keys])
         before[torch.from_numpy(batch.kind[rows] == PREVIEW)] = 0.0
-        ints, floats = torch.from_numpy(batch.ints[rows]), torch.from_numpy(batch.floats[rows])
+        ints = torch.from_numpy(batch.ints[rows])
+        floats = torch.from_numpy(batch.floats[rows])
         hidden, candidates, after = policy.step(ints, floats, before)
         self.before[keys] = before
         self.after[keys] = after
@@ -645,10 +653,13 @@ class Player:
             self.memory.before = torch.cat([self.memory.before, self.agent.initial_state(missing)])
             self.memory.after = torch.cat([self.memory.after, self.agent.initial_state(missing)])
         hidden, candidates = self.memory.step(self.agent, batch, rows)
-        is_preview, joint_mask = torch.from_numpy(batch.kind[rows] == PREVIEW), torch.from_numpy(batch.mask[rows])
+        is_preview = torch.from_numpy(batch.kind[rows] == PREVIEW)
+        joint_mask = torch.from_numpy(batch.mask[rows])
         if self.deterministic:
             return self.agent.joint_logprobs(hidden, candidates, is_preview, joint_mask).argmax(1).numpy()
-        return self.agent.act(hidden, candidates, is_preview, joint_mask, self.generator)[0].numpy()
+        return self.agent.act(
+            hidden, candidates=candidates, is_preview=is_preview, joint_mask=joint_mask, generator=self.generator
+        )[0].numpy()
 
 
 # --8<-- [end:vgc_network]
@@ -691,8 +702,10 @@ class FoeHead(nn.Module):
     def forward(self, agent, hidden, candidates, ints, floats):
         """hidden (B, H), ints (B, INTS), floats (B, FLOATS) → logits (B, 2, 41)"""
         count = len(hidden)
-        foes, standing = candidates.foes, candidates.standing
-        opp, damage = columns_of(floats, "opp"), columns_of(floats, "damage")
+        foes = candidates.foes
+        standing = candidates.standing
+        opp = columns_of(floats, "opp")
+        damage = columns_of(floats, "damage")
         slots = opp[..., agent.active_at : agent.active_at + 2].mT  # (B, 2, 6): which of the six stands there
         numbers = (slots @ opp[..., agent.move_numbers_at : agent.move_numbers_at + 24]).view(count, 2, 4, 6)
         first_move = LAYOUT["opp"].ints.index("move_1")
@@ -720,9 +733,14 @@ def gae(rewards, values, bootstrap_values, lengths, gamma, gae_lambda):
     """Generalised advantages (N,) of the decisions of whole battles, the rows of one after those of another.
 
     bootstrap_values (B,): of what follows a battle's last decision: V(last observation) if it was truncated, else 0"""
-    rewards, values, advantages, end = rewards.tolist(), values.tolist(), [0.0] * len(values), 0
+    rewards = rewards.tolist()
+    values = values.tolist()
+    advantages = [0.0] * len(values)
+    end = 0
     for length, next_value in zip(lengths.tolist(), bootstrap_values.tolist()):
-        start, end, advantage = end, end + length, 0.0
+        start = end
+        end = end + length
+        advantage = 0.0
         for row in reversed(range(start, end)):
             delta = rewards[row] + gamma * next_value - values[row]
             advantage = delta + gamma * gae_lambda * advantage
@@ -865,9 +883,11 @@ def swap_rows(rows, own, foe):
     """Decisions (N, …) as their player would have seen and made them with slots swapped."""
     int_columns, float_columns = swapped_columns(own, foe)
     actions = swapped_slot_actions(own, foe)
-    ints, floats = rows["ints"][:, int_columns], rows["floats"][:, float_columns]
+    ints = rows["ints"][:, int_columns]
+    floats = rows["floats"][:, float_columns]
     codes = torch.tensor([0, *((2, 1) if own else (1, 2)), *((4, 3) if foe else (3, 4))], dtype=torch.int16)
-    history, active = LAYOUT["history"], LAYOUT["active"]
+    history = LAYOUT["history"]
+    active = LAYOUT["active"]
     for name in ("actor", "target"):
         at = [history.int_index(row, name) for row in range(history.rows)]
         ints[:, at] = codes[ints[:, at].long()]
@@ -907,7 +927,8 @@ def swap_battles(batch):
 # -------------------------------------------------------------------------------------------------------------- storage
 
 OPPONENTS = ("self", "past", *BASELINES)  # who holds the other seat
-SELF, PAST = 0, 1
+SELF = 0
+PAST = 1
 
 
 def base_shares(args):
@@ -965,7 +986,9 @@ def make_storage(args):
 def add_battle(storage, buffer_size, rows, battle):
     """Writes a battle to a rollout, unless it would fill it beyond buffer_size; any fits into an empty one.
     → whether it was written"""
-    start, number, length = int(storage["num_rows"]), int(storage["num_battles"]), battle["lengths"]
+    start = int(storage["num_rows"])
+    number = int(storage["num_battles"])
+    length = battle["lengths"]
     if start and start + length > buffer_size:
         return False
     if start + length > len(storage["actions"]):
@@ -998,9 +1021,14 @@ class Batch:
 
 def gather_batches(rollouts, broadcast, rollouts_per_update, max_policy_lag):
     """Puts rollouts together; those more than `max_policy_lag` versions old are left out."""
-    parts, battles, times, results, dropped = [], [], [], [], 0
+    parts = []
+    battles = []
+    times = []
+    results = []
+    dropped = 0
     for _, storage, queue_size in rollouts:
-        num_rows, num_battles = int(storage["num_rows"]), int(storage["num_battles"])
+        num_rows = int(storage["num_rows"])
+        num_battles = int(storage["num_battles"])
         # Copied out of its slot, which its actor fills again.
         played = {name: storage[name][:num_battles].clone() for name in make_battles(0)}
         results.append(played)
@@ -1022,7 +1050,10 @@ def gather_batches(rollouts, broadcast, rollouts_per_update, max_policy_lag):
                 queue_size=queue_size,
                 dropped=dropped,
             )
-            parts, battles, times, results = [], [], [], []
+            parts = []
+            battles = []
+            times = []
+            results = []
 
 
 def battle_metrics(results):
@@ -1175,7 +1206,9 @@ class Actor:
             hidden, _ = self.memory.step(self.agent, batch, ends[truncated])
             bootstrap_values[truncated] = self.agent.value(hidden).numpy()
         for end, bootstrap_value in zip(ends.tolist(), bootstrap_values.tolist()):
-            key, side, winner = int(batch.key[end]), int(batch.side[end]), int(batch.winner[end])
+            key = int(batch.key[end])
+            side = int(batch.side[end])
+            winner = int(batch.winner[end])
             length = int(self.lengths[key])
             self.rows["rewards"][key, length - 1] = float(batch.reward[end])
             battle = {
@@ -1222,7 +1255,13 @@ class Actor:
             mine = np.flatnonzero(self.policy_ids[keys] == policy_id)
             policy = self.frozen_policies[policy_id] if policy_id else self.agent
             hidden, candidates = self.memory.step(policy, batch, rows[mine])
-            action, logprob, legal = policy.act(hidden, candidates, is_preview[mine], joint_mask[mine], self.generator)
+            action, logprob, legal = policy.act(
+                hidden,
+                candidates=candidates,
+                is_preview=is_preview[mine],
+                joint_mask=joint_mask[mine],
+                generator=self.generator,
+            )
             actions[mine] = action.numpy()
             if policy_id == 0:  # only what the learner's policy does is learned from
                 self.write_down(
@@ -1252,7 +1291,8 @@ class Actor:
         at = self.lengths[keys] - retry
         room = self.rows["actions"].shape[1]
         if at.max(initial=0) == room:
-            shorter, self.rows = self.rows, make_rows(len(self.lengths), 2 * room)
+            shorter = self.rows
+            self.rows = make_rows(len(self.lengths), 2 * room)
             for name, values in shorter.items():
                 self.rows[name][:, :room] = values
         follows = ~retry & (at > 0)
@@ -1264,7 +1304,8 @@ class Actor:
     def write_foe_actions(self, keys, actions, retry):
         """Both seats of a battle are asked at the same time, or one of them alone. A seat that is asked again chooses
         anew, and the other seat's row says so."""
-        fresh, again = keys[~retry], keys[retry]
+        fresh = keys[~retry]
+        again = keys[retry]
         self.chosen[fresh ^ 1] = self.env.scripted_actions[fresh ^ 1]
         self.chosen[keys] = actions
         asked = np.concatenate([keys, again ^ 1])
@@ -1310,7 +1351,9 @@ class Actor:
         self.rng.bit_generator.state = json.loads(state["rng"])
         self.generator.set_state(state["generator"])
         self.env.close()
-        self.env = make_env(self.args, self.index, self.shares, arrays["episodes"], arrays["players"])
+        self.env = make_env(
+            self.args, index=self.index, shares=self.shares, episodes=arrays["episodes"], players=arrays["players"]
+        )
         self.resumed = replay_battles(self.env, self.played)
 
 
@@ -1338,7 +1381,9 @@ def make_rollouts(args, broadcast, stopping, actor=None):
     if actor:
         return inline_rollouts(args, broadcast, stopping, actor)
     if args.ray_address:
-        return ray_actors.ray_rollouts(args, broadcast, stopping, Actor, make_storage)
+        return ray_actors.ray_rollouts(
+            args, broadcast=broadcast, stopping=stopping, actor_class=Actor, make_storage=make_storage
+        )
     return process_rollouts(args, broadcast, stopping)
 
 
@@ -1352,7 +1397,9 @@ def inline_rollouts(args, broadcast, stopping, actor):
 def process_rollouts(args, broadcast, stopping):
     context = mp.get_context("spawn")
     slots = [[share_all(make_storage(args), args.sharing) for _ in range(2)] for _ in range(args.num_workers)]
-    workers, pipes, deaths = {}, {}, []
+    workers = {}
+    pipes = {}
+    deaths = []
 
     def start(index):
         pipes[index], theirs = context.Pipe()
@@ -1394,7 +1441,8 @@ def process_rollouts(args, broadcast, stopping):
                         yield index, slots[index][slot], len(ready) - 1
                         pipe.send(slot)
                 except (EOFError, OSError):  # nobody holds the other end any more
-                    slot, error = None, ""
+                    slot = None
+                    error = ""
                 if slot is None:
                     replace(index, error)
     finally:
@@ -1478,7 +1526,14 @@ class League:
 def advantages_and_returns(batch, gamma, gae_lambda):
     """(N,), (N,)"""
     values = batch.rows["values"]
-    advantages = gae(batch.rows["rewards"], values, batch.bootstrap_values, batch.lengths, gamma, gae_lambda)
+    advantages = gae(
+        batch.rows["rewards"],
+        values=values,
+        bootstrap_values=batch.bootstrap_values,
+        lengths=batch.lengths,
+        gamma=gamma,
+        gae_lambda=gae_lambda,
+    )
     return advantages, advantages + values
 
 
@@ -1489,7 +1544,12 @@ def evaluate_battles(agent, batch, battles, device):
     names = ("ints", "floats", "is_preview", "legal", "actions")
     ints, floats, is_preview, legal, actions = (batch.rows[name][rows].to(device) for name in names)
     hidden, candidates = agent.unroll(ints, floats, batch_sizes)
-    return rows, agent.logprobs(hidden, candidates, is_preview, legal, actions), hidden, candidates
+    return (
+        rows,
+        agent.logprobs(hidden, candidates=candidates, is_preview=is_preview, legal=legal, actions=actions),
+        hidden,
+        candidates,
+    )
 
 
 def minibatches(num_battles, count):
@@ -1536,7 +1596,9 @@ def update_agent(agent, optimizer, scaler, autocast, batch, args, value_only=Fal
     choices = split_action(batch.rows["is_preview"], batch.rows["actions"])
     answers = foe_answers(batch.rows["foe_actions"], batch.rows["is_preview"])
     swapped = swap_battles(batch) if args.swap_coef and not value_only else None
-    losses, passes, mean_kl = [], 0, 0.0
+    losses = []
+    passes = 0
+    mean_kl = 0.0
     while passes < args.update_epochs and not 0 < args.target_kl < mean_kl:
         kl_sum = 0.0
         for battles in minibatches(len(batch.lengths), args.num_minibatches):
@@ -1545,7 +1607,7 @@ def update_agent(agent, optimizer, scaler, autocast, batch, args, value_only=Fal
                 win_logit = agent.win_logit(hidden.detach() if value_only else hidden)
                 if foe_head:
                     ints, floats = (batch.rows[name][rows].to(device) for name in ("ints", "floats"))
-                    foe_logits = foe_head(agent, hidden, candidates, ints, floats)
+                    foe_logits = foe_head(agent, hidden=hidden, candidates=candidates, ints=ints, floats=floats)
             loss, stats = ppo_loss(
                 logprobs=logprobs,
                 win_logit=win_logit,
@@ -1614,7 +1676,8 @@ def evaluate(args, agent, battles, opponents, seed, play_all=play_in_turn):
     """A match with each of these {name: opponent} → eval/*. play_all: how the matches are run
 
     seed: whoever looks often at the same battles sees the luck of those, so each evaluation has its own."""
-    policy, matches = copy.deepcopy(agent).cpu().eval(), []
+    policy = copy.deepcopy(agent).cpu().eval()
+    matches = []
     for number, opponent in enumerate(opponents.values()):
         dice = int(np.random.default_rng([args.seed, seed, number]).integers(2**31))
         matches.append(functools.partial(play_match, policy, opponent, battles, args.battle_format, dice))
@@ -1724,7 +1787,8 @@ if __name__ == "__main__":
             metrics = evaluate(args, agent, battles, dict(zip(BASELINES, BASELINES)), seed=now.global_step)
             score = float(np.mean([metrics[f"eval/{name}"] for name in BASELINES]))
             if score > now.best_score:
-                now.best_score, now.best_model = score, path.name
+                now.best_score = score
+                now.best_model = path.name
         keep_models(run_dir, args.keep_models, run_dir / "models" / now.best_model)
         return metrics
 
@@ -1732,13 +1796,17 @@ if __name__ == "__main__":
     logger = Logger(args, run_dir, now.global_step)
     league.publish(agent, now.version)
     rollouts = make_rollouts(args, broadcast, stopping, actor)
-    start_time, first_step, seconds_before = time.time(), now.global_step, now.seconds
-    consistent, done = True, progress(args, now.global_step, now.seconds)
+    start_time = time.time()
+    first_step = now.global_step
+    seconds_before = now.seconds
+    consistent = True
+    done = progress(args, now.global_step, now.seconds)
 
     try:
         wait_start = time.perf_counter()
         for batch in gather_batches(rollouts, broadcast, max(args.num_workers, 1), args.max_policy_lag):
-            wait_time, learn_start = time.perf_counter() - wait_start, time.perf_counter()
+            wait_time = time.perf_counter() - wait_start
+            learn_start = time.perf_counter()
             consistent = False
             now.update += 1
             now.global_step += len(batch.rows["actions"])
@@ -1747,7 +1815,16 @@ if __name__ == "__main__":
             optimizer.param_groups[0]["lr"] = anneal(args.learning_rate, args.learning_rate_final, done)
             annealed = dataclasses.replace(args, ent_coef=anneal(args.ent_coef, args.ent_coef_final, done))
             value_only = bool(args.bc_model) and now.update <= args.value_warmup_updates
-            losses = update_agent(agent, optimizer, scaler, autocast, batch, annealed, value_only, foe_head)
+            losses = update_agent(
+                agent,
+                optimizer=optimizer,
+                scaler=scaler,
+                autocast=autocast,
+                batch=batch,
+                args=annealed,
+                value_only=value_only,
+                foe_head=foe_head,
+            )
             now.version += 1
 
             league.record(batch.results)
@@ -1755,7 +1832,8 @@ if __name__ == "__main__":
                 league.join(f"snapshot_{now.global_step}", to_flat(agent))
             league.publish(agent, now.version)
             now.seconds = seconds_before + time.time() - start_time
-            consistent, learn_time = True, time.perf_counter() - learn_start
+            consistent = True
+            learn_time = time.perf_counter() - learn_start
 
             # --- logs, evaluation, checkpoint
             done = progress(args, now.global_step, now.seconds)
@@ -1764,7 +1842,13 @@ if __name__ == "__main__":
                 "charts/learning_rate": optimizer.param_groups[0]["lr"],
                 "charts/ent_coef": annealed.ent_coef,
                 **losses,
-                **time_metrics(lag, batch.queue_size, batch.seconds(), learn_time, wait_time),
+                **time_metrics(
+                    lag,
+                    queue_size=batch.queue_size,
+                    seconds=batch.seconds(),
+                    learn_time=learn_time,
+                    wait_time=wait_time,
+                ),
                 "stats/dropped_rollouts": batch.dropped,
                 **battle_metrics(batch.results),
                 "league/size": len(league.members),

@@ -445,7 +445,8 @@ def make_agent(settings):
 def gae(rewards, values, next_value, terminated, truncated, bootstrap, gamma, gae_lambda):
     """All (T, B), next_value (B,). After a goal nothing more is worth anything, a truncated game is worth V(its last
     observation)."""
-    advantages, last = torch.zeros_like(rewards), torch.zeros_like(next_value)
+    advantages = torch.zeros_like(rewards)
+    last = torch.zeros_like(next_value)
     for t in reversed(range(len(rewards))):
         following = values[t + 1] if t + 1 < len(rewards) else next_value
         following = torch.where(truncated[t], bootstrap[t], torch.where(terminated[t], 0.0, following))
@@ -482,18 +483,19 @@ class RunningMeanStd:
     """Mean and variance of all that was seen, merged batch by batch (Chan et al.), in double precision."""
 
     def __init__(self, size):
-        self.mean, self.var, self.count = (
-            torch.zeros(size, dtype=torch.float64),
-            torch.ones(size, dtype=torch.float64),
-            1e-4,
-        )
+        self.mean = torch.zeros(size, dtype=torch.float64)
+        self.var = torch.ones(size, dtype=torch.float64)
+        self.count = 1e-4
 
     def update(self, batch):
         # About the first row, which makes constants exact; batch.mean(0) and batch.var(0) take 3 times as long.
-        centred, count = batch - batch[0], len(batch)
+        centred = batch - batch[0]
+        count = len(batch)
         shift = centred.mean(0).double()
-        mean, var = batch[0] + shift, (centred.square().mean(0).double() - shift.square()).clamp(min=0)
-        delta, total = mean - self.mean, self.count + count
+        mean = batch[0] + shift
+        var = (centred.square().mean(0).double() - shift.square()).clamp(min=0)
+        delta = mean - self.mean
+        total = self.count + count
         self.mean = self.mean + delta * count / total
         self.var = (self.var * self.count + var * count + delta.square() * self.count * count / total) / total
         self.count = total
@@ -506,11 +508,14 @@ class RewardScale:
 
     def __init__(self, *shape):
         """shape: (actors, …) as one step of an actor's rewards"""
-        self.rms, self.discounted, self.episodic = RunningMeanStd(1), torch.zeros(shape), torch.zeros(shape)
+        self.rms = RunningMeanStd(1)
+        self.discounted = torch.zeros(shape)
+        self.episodic = torch.zeros(shape)
 
     def __call__(self, index, rewards, ended, trained, gamma):
         """One rollout of actor `index`, all (T, …) → scaled rewards, the returns of its own episodes that ended"""
-        sums, returns = torch.empty_like(rewards), []
+        sums = torch.empty_like(rewards)
+        returns = []
         for t in range(len(rewards)):
             self.discounted[index] = gamma * self.discounted[index] + rewards[t]
             self.episodic[index] += rewards[t]
@@ -523,7 +528,8 @@ class RewardScale:
 
     def start_anew(self, index):
         """All episodes of this actor begin anew."""
-        self.discounted[index], self.episodic[index] = 0.0, 0.0
+        self.discounted[index] = 0.0
+        self.episodic[index] = 0.0
 
     def state_dict(self):
         return {"return_rms": vars(self.rms), "discounted": self.discounted, "episodic": self.episodic}
@@ -541,7 +547,8 @@ class RewardScale:
 def opponent_chances(elos, ages, elo, args):
     """Chances of opponents with these Elos and ages (0 = the newest) for an agent of this Elo: softmax of −distance /
     temperature"""
-    elos, ages = np.asarray(elos, float), np.asarray(ages, float)
+    elos = np.asarray(elos, float)
+    ages = np.asarray(ages, float)
     distance = {
         "uniform": np.zeros(len(elos)),
         "elo_weighted": np.abs(elos - elo) / args.elo_window,
@@ -564,7 +571,8 @@ def stage_passed(scores, args):
 
 def stage_rewards(args, stage, update):
     """Weights of the reward components, `update` updates into stage number `stage`"""
-    before, now = STAGES[max(stage - 1, 0)], STAGES[stage]
+    before = STAGES[max(stage - 1, 0)]
+    now = STAGES[stage]
     share = 1.0 if stage == STAGE_NAMES.index(args.stage) else anneal(0.0, 1.0, update, ANNEAL_UPDATES)
     scales = [
         np.where(np.isin(REWARD_NAMES, EVENTS), one.events, one.dense)
@@ -648,7 +656,8 @@ def mix_rewards(terms, weights, env, stage):
     (A,)"""
     paid = (terms * weights).astype(np.float64)
     own = paid.sum(1)
-    size, team = env.sizes[env.agent_arena], 2 * env.agent_arena + env.agent_team
+    size = env.sizes[env.agent_arena]
+    team = 2 * env.agent_arena + env.agent_team
     charged = paid[:, np.isin(REWARD_NAMES, ZERO_SUM)].sum(1) if stage.zero_sum else np.zeros(len(own))
     team_total, team_charge = (np.bincount(team, values) for values in (own, charged))
     mixed = (1 - stage.team_spirit) * own + stage.team_spirit * team_total[team] / size - team_charge[team ^ 1] / size
@@ -659,7 +668,9 @@ def mix_rewards(terms, weights, env, stage):
 
 # Who plays the other side of an arena: a serial number of the league. The scripted players have the first ones, in
 # their own order.
-NOBODY, SELF, FIRST_MEMBER = -2, -1, len(PLAYERS)
+NOBODY = -2
+SELF = -1
+FIRST_MEMBER = len(PLAYERS)
 KINDS = ("self", *PLAYERS, "past")
 MAX_EPISODES = 4096  # per rollout
 # Of each game that ended: the kind of opponent, its serial number, the score and length, the share of own cars that
@@ -679,7 +690,8 @@ ROLLOUT_NUMBERS = (
 
 def arena_sizes(num_agents, shares):
     """Team sizes of the arenas that hold so many cars, of which each size gets about its share"""
-    sizes, left = [], num_agents
+    sizes = []
+    left = num_agents
     for size in sorted(shares, reverse=True):
         arenas = left // (2 * size) if size == min(shares) else max(round(num_agents * shares[size] / (2 * size)), 1)
         sizes += [size] * arenas
@@ -699,15 +711,23 @@ def make_env(args, stage, seed):
         states["aerial"] = sum(states.values()) * args.aerial_focus / (1 - args.aerial_focus)
     sizes = arena_sizes(args.num_agents, stage.team_sizes)
     return RocketLeagueVecEnv(
-        len(sizes), sizes, seed, args.action_repeat, states, args.state_file,
-        max_seconds=stage.seconds, no_touch_seconds=stage.idle_seconds, mesh_dir=args.mesh_dir,
+        len(sizes),
+        team_sizes=sizes,
+        seed=seed,
+        action_repeat=args.action_repeat,
+        states=states,
+        state_file=args.state_file,
+        max_seconds=stage.seconds,
+        no_touch_seconds=stage.idle_seconds,
+        mesh_dir=args.mesh_dir,
         generated_meshes=args.generated_meshes,
-    )  # fmt: skip
+    )
 
 
 def make_storage(args):
     """One rollout: T steps of A cars."""
-    shape, chunks = (args.rollout_steps, args.num_agents), args.rollout_steps // args.sequence_length
+    shape = (args.rollout_steps, args.num_agents)
+    chunks = args.rollout_steps // args.sequence_length
     state_size = {"lstm": 2, "gru": 1, "none": 0}[args.recurrent] * args.rnn_size
     return {
         "obs": torch.zeros(*shape, NUM_OBS),
@@ -731,7 +751,14 @@ def make_storage(args):
 def make_broadcast(args, num_parameters):
     """What the actors are told. The scripted players have places of their own behind those of the past selves."""
     numbers = {"stage": 1, "self_share": 1, "reward_weights": len(REWARD_NAMES)}
-    return Broadcast(args.sharing, num_parameters, args.league_size, numbers, ("chance",), extra_places=FIRST_MEMBER)
+    return Broadcast(
+        args.sharing,
+        num_parameters=num_parameters,
+        num_members=args.league_size,
+        numbers=numbers,
+        member_fields=("chance",),
+        extra_places=FIRST_MEMBER,
+    )
 
 
 class Actor:
@@ -739,15 +766,21 @@ class Actor:
     else."""
 
     def __init__(self, args, index):
-        self.args, self.index, self.seed, self.stage = args, index, args.seed * 1000 + index, -1
-        self.rng, self.generator = np.random.default_rng(self.seed), torch.Generator().manual_seed(self.seed)
+        self.args = args
+        self.index = index
+        self.seed = args.seed * 1000 + index
+        self.stage = -1
+        self.rng = np.random.default_rng(self.seed)
+        self.generator = torch.Generator().manual_seed(self.seed)
         self.agent = self.policy = make_agent(vars(args)).eval()
         self.bots = {serial: ScriptedPlayer(name, self.seed) for serial, name in enumerate(PLAYERS)}
         self.members = {}  # serial number of a past self → its policy, copied when first needed
         self.opponent = np.full(0, NOBODY)  # of each arena; there are none before the first stage
 
     def enter_stage(self, stage):
-        self.stage, self.steps, self.env = stage, 0, make_env(self.args, STAGES[stage], self.seed)
+        self.stage = stage
+        self.steps = 0
+        self.env = make_env(self.args, STAGES[stage], self.seed)
         self.opponent = np.full(self.env.num_arenas, NOBODY)
         self.side = np.zeros(self.env.num_arenas, np.int64)  # which team the learner is, unless it is both
         self.memory = torch.zeros(self.env.num_agents, self.agent.state_size)  # of whoever plays the row
@@ -761,8 +794,10 @@ class Actor:
             self.policy = CentralPolicy(broadcast.channels[self.index])
         with broadcast.lock:
             from_flat(self.agent, broadcast.weights)
-            version, stage = broadcast.version, int(broadcast.numbers["stage"])
-            self_share, weights = float(broadcast.numbers["self_share"]), broadcast.numbers["reward_weights"].numpy()
+            version = broadcast.version
+            stage = int(broadcast.numbers["stage"])
+            self_share = float(broadcast.numbers["self_share"])
+            weights = broadcast.numbers["reward_weights"].numpy()
             self.reward_weights = np.float32(weights)
             serials, chances = (broadcast.members[name].numpy().copy() for name in ("policy_id", "chance"))
             opponents = []
@@ -770,7 +805,9 @@ class Actor:
                 drawn = self.rng.choice(serials, self.args.opponents_at_once, p=chances / chances.sum())
                 opponents = np.unique(drawn).astype(int).tolist()
             wanted = set(opponents) - set(self.bots)
-            self.members = load_members(self.members, self.agent, broadcast, wanted, self.opponent.tolist())
+            self.members = load_members(
+                self.members, agent=self.agent, broadcast=broadcast, wanted=wanted, in_use=self.opponent.tolist()
+            )
         if stage != self.stage:
             self.enter_stage(stage)
         return version, self_share, opponents
@@ -794,9 +831,12 @@ class Actor:
     def rollout(self, broadcast, storage):
         """Plays rollout_steps decisions of all cars into `storage`, with the newest weights."""
         start = time.perf_counter()
-        inference_time, simulator_time, num_episodes = 0.0, 0.0, 0
+        inference_time = 0.0
+        simulator_time = 0.0
+        num_episodes = 0
         version, self_share, opponents = self.pull_weights(broadcast)
-        env, s = self.env, SimpleNamespace(**storage)
+        env = self.env
+        s = SimpleNamespace(**storage)
         self.choose_opponents(np.flatnonzero(self.opponent == NOBODY), self_share, opponents)
         own, others = self.rows()
         s.terms.zero_()
@@ -860,7 +900,8 @@ class Actor:
 
     def results(self, ended, info, own):
         """EPISODE_FIELDS of the arenas that ended, as the learner sees them."""
-        goal, arena = info["goal"][ended], self.env.agent_arena[own]
+        goal = info["goal"][ended]
+        arena = self.env.agent_arena[own]
         score = np.where(goal == 0, 0.5, (goal < 0) == self.side[ended])
         cars = np.bincount(arena, minlength=self.env.num_arenas)[ended]
         touched = np.bincount(arena, self.touched[own], self.env.num_arenas)[ended] / cars
@@ -921,7 +962,9 @@ def make_rollouts(args, broadcast, stopping, actor=None):
     if actor:
         return inline_rollouts(args, broadcast, stopping, actor)
     if args.ray_address:
-        return ray_actors.ray_rollouts(args, broadcast, stopping, Actor, make_storage)
+        return ray_actors.ray_rollouts(
+            args, broadcast=broadcast, stopping=stopping, actor_class=Actor, make_storage=make_storage
+        )
     return process_rollouts(args, broadcast, stopping)
 
 
@@ -935,7 +978,9 @@ def inline_rollouts(args, broadcast, stopping, actor):
 def process_rollouts(args, broadcast, stopping):
     context = mp.get_context("spawn")
     slots = [[share_all(make_storage(args), args.sharing) for _ in range(2)] for _ in range(args.num_workers)]
-    workers, pipes, deaths = {}, {}, []
+    workers = {}
+    pipes = {}
+    deaths = []
 
     def start(index):
         pipes[index], theirs = context.Pipe()
@@ -977,7 +1022,8 @@ def process_rollouts(args, broadcast, stopping):
                         yield index, slots[index][slot], len(ready) - 1
                         pipe.send(slot)
                 except (EOFError, OSError):  # nobody holds the other end any more
-                    slot, error = None, ""
+                    slot = None
+                    error = ""
                 if slot is None:
                     replace(index, error)
     finally:
@@ -1034,7 +1080,8 @@ def make_channels(args):
     def rows(names):
         return [torch.zeros_like(storage[name][0]) for name in names]
 
-    questions, answers = ("obs", "masks", "states"), ("actions", "logprobs", "values", "states")
+    questions = ("obs", "masks", "states")
+    answers = ("actions", "logprobs", "values", "states")
     return central_inference.make_channels(args.num_workers, lambda: rows(questions), lambda: rows(answers))
 
 
@@ -1042,7 +1089,8 @@ def inference_main(args, broadcast, device, channels):
     """The life of the inference process: the newest weights for every batch, so that each log-prob is one version's."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the learner's to handle
     torch.set_num_threads(args.actor_threads)
-    agent, version = make_agent(vars(args)).to(device).eval(), -1
+    agent = make_agent(vars(args)).to(device).eval()
+    version = -1
     generator = torch.Generator(device).manual_seed(args.seed)
 
     @torch.no_grad()
@@ -1097,7 +1145,8 @@ def expected_score(elo, opponent_elo):
 def rate_match(player, opponent, scores, team_size):
     """Moves both ratings by these scores of `player`, goal by goal; scripted players keep their Elo, and a tie (0.5)
     moves nothing → [(Elo, opponent's Elo)] after each game"""
-    model, course = skill_model(), []
+    model = skill_model()
+    course = []
     for score in scores:
         if score == TIE:
             course.append((player["elo"], opponent["elo"]))
@@ -1108,8 +1157,10 @@ def rate_match(player, opponent, scores, team_size):
         for side, team, sign, points in zip((player, opponent), rated, (1, -1), (score, 1 - score)):
             if side["name"] not in PLAYERS:
                 side["elo"] += sign * change
-            side["mu"], side["sigma"] = team[0].mu, team[0].sigma
-            side["games"], side["wins"] = side["games"] + 1, side["wins"] + float(points)
+            side["mu"] = team[0].mu
+            side["sigma"] = team[0].sigma
+            side["games"] += 1
+            side["wins"] += float(points)
         course.append((player["elo"], opponent["elo"]))
     return course
 
@@ -1147,13 +1198,28 @@ def rating_match(args, agent, rating, opponent, opponent_rating, team_size, seed
         video.parent.mkdir(exist_ok=True)
     names = rating["name"], opponent_rating["name"]
     scores, lengths = play_kickoffs(
-        Player(agent, seed), other, args.eval_episodes, seed, team_size, video, names, **match_settings(args)
+        Player(agent, seed),
+        opponent=other,
+        num_kickoffs=args.eval_episodes,
+        seed=seed,
+        team_size=team_size,
+        video=video,
+        names=names,
+        **match_settings(args),
     )
-    course, seconds = (
-        rate_match(rating, opponent_rating, scores, team_size),
-        lengths * args.action_repeat / contract.TICK_RATE,
+    course = rate_match(rating, opponent_rating, scores, team_size)
+    seconds = lengths * args.action_repeat / contract.TICK_RATE
+    append_games(
+        folder / "games.csv",
+        global_step=global_step,
+        stage=stage,
+        team_size=team_size,
+        player=names[0],
+        opponent=names[1],
+        scores=scores,
+        seconds=seconds,
+        course=course,
     )
-    append_games(folder / "games.csv", global_step, stage, team_size, *names, scores, seconds, course)
     return scores
 
 
@@ -1165,7 +1231,9 @@ class League:
     only."""
 
     def __init__(self, args, broadcast):
-        self.args, self.broadcast, self.next_serial = args, broadcast, FIRST_MEMBER
+        self.args = args
+        self.broadcast = broadcast
+        self.next_serial = FIRST_MEMBER
         self.members = [
             {**new_rating(name, PINNED[1][name]), "serial": serial, "row": -1} for serial, name in enumerate(PLAYERS)
         ]
@@ -1190,8 +1258,10 @@ class League:
     def probabilities(self):
         """Chances of all members as opponents: the sampler's, of which `scripted_share` goes to the scripted players.
         Past selves are many and as strong as the agent: a sampler by strength would leave nothing to the others."""
-        elos, ages = [member["elo"] for member in self.members], list(reversed(range(len(self.members))))
-        share, losses = self.args.scripted_share, 1 - expected_score(self.agent["elo"], elos[:FIRST_MEMBER])
+        elos = [member["elo"] for member in self.members]
+        ages = list(reversed(range(len(self.members))))
+        share = self.args.scripted_share
+        losses = 1 - expected_score(self.agent["elo"], elos[:FIRST_MEMBER])
         chances = (1 - share) * opponent_chances(elos, ages, self.agent["elo"], self.args)
         chances[:FIRST_MEMBER] += share * losses / losses.sum()
         return chances
@@ -1200,7 +1270,8 @@ class League:
         """Whom to play rating matches with: `rule` always, the other scripted players in turn (all of them would take
         longer than the training in between), and some past selves, drawn as opponents are"""
         turn = 1 + update // max(self.args.eval_frequency, 1) % (FIRST_MEMBER - 1)
-        chances, past = self.probabilities()[FIRST_MEMBER:], self.members[FIRST_MEMBER:]
+        chances = self.probabilities()[FIRST_MEMBER:]
+        past = self.members[FIRST_MEMBER:]
         chosen = []
         if len(past):
             count = min(RATING_OPPONENTS, int((chances > 0).sum()))
@@ -1226,7 +1297,9 @@ class League:
     def load_state_dict(self, state):
         if [member["name"] for member in state["members"][:FIRST_MEMBER]] != list(PLAYERS):
             raise ValueError("its league has other scripted players")
-        self.members, self.next_serial, self.agent = state["members"], state["next_serial"], state["agent"]
+        self.members = state["members"]
+        self.next_serial = state["next_serial"]
+        self.agent = state["agent"]
 
 
 # ----------------------------------------------------------------------------------------------------------- the update
@@ -1270,10 +1343,18 @@ def minibatch_loss(agent, unroll, mb, args, ent_coef, autocast=contextlib.nullco
     vector"""
     with autocast():
         features, _ = unroll(mb.obs, mb.states, mb.keep)
-        masks, actions, old_logprobs, advantages, returns = mb.masks, mb.actions, mb.logprobs, mb.advantages, mb.returns
+        masks = mb.masks
+        actions = mb.actions
+        old_logprobs = mb.logprobs
+        advantages = mb.advantages
+        returns = mb.returns
         if not mb.trained.all():
-            features, masks, actions = features[mb.trained], masks[mb.trained], actions[mb.trained]
-            old_logprobs, advantages, returns = old_logprobs[mb.trained], advantages[mb.trained], returns[mb.trained]
+            features = features[mb.trained]
+            masks = masks[mb.trained]
+            actions = actions[mb.trained]
+            old_logprobs = old_logprobs[mb.trained]
+            advantages = advantages[mb.trained]
+            returns = returns[mb.trained]
         logprobs = agent.logprobs(features, masks)
         values = agent.critic(features).squeeze(-1).float()
     logprob = logprobs.gather(-1, actions[..., None]).squeeze(-1)
@@ -1281,7 +1362,14 @@ def minibatch_loss(agent, unroll, mb, args, ent_coef, autocast=contextlib.nullco
     entropy = -(logprobs.exp() * logprobs).sum(-1).mean()
     if args.norm_adv:
         advantages = (advantages - advantages.mean()) / (advantages.std(unbiased=False) + 1e-8)
-    policy_loss, value_loss, stats = ppo_losses(logprob, old_logprobs, advantages, values, returns, args.clip_coef)
+    policy_loss, value_loss, stats = ppo_losses(
+        logprob,
+        old_logprob=old_logprobs,
+        advantages=advantages,
+        values=values,
+        returns=returns,
+        clip_coef=args.clip_coef,
+    )
     loss = policy_loss - ent_coef * entropy + args.vf_coef * value_loss
     return loss, torch.stack([policy_loss, value_loss, entropy, *stats]).detach()
 
@@ -1304,7 +1392,14 @@ def update_policy(args, agent, optimizer, s, rewards, learner):
     """Advantages of a rollout with these (scaled) rewards, then update_epochs passes of PPO over its chunks
     → rows of LOSS_NAMES, returns (T, A). learner: unroll, scaler, autocast, device, ent_coef"""
     advantages = gae(
-        rewards, s.values[:-1], s.values[-1], s.terminated, s.truncated, s.bootstrap, args.gamma, args.gae_lambda
+        rewards,
+        values=s.values[:-1],
+        next_value=s.values[-1],
+        terminated=s.terminated,
+        truncated=s.truncated,
+        bootstrap=s.bootstrap,
+        gamma=args.gamma,
+        gae_lambda=args.gae_lambda,
     )
     returns = advantages + s.values[:-1]
     chunks, own_chunks = cut_into_chunks(s, advantages, returns, args.sequence_length)
@@ -1312,8 +1407,12 @@ def update_policy(args, agent, optimizer, s, rewards, learner):
     for _ in range(args.update_epochs):
         for mb_chunks in minibatches(own_chunks, max(args.minibatch_size // args.sequence_length, 1)):
             mb = take_minibatch(chunks, s.states, mb_chunks, learner.device)
-            loss, parts = minibatch_loss(agent, learner.unroll, mb, args, learner.ent_coef, learner.autocast)
-            grad_norm = gradient_step(loss, agent, optimizer, learner.scaler, args.max_grad_norm)
+            loss, parts = minibatch_loss(
+                agent, unroll=learner.unroll, mb=mb, args=args, ent_coef=learner.ent_coef, autocast=learner.autocast
+            )
+            grad_norm = gradient_step(
+                loss, agent=agent, optimizer=optimizer, scaler=learner.scaler, max_grad_norm=args.max_grad_norm
+            )
             losses.append(torch.cat([parts, grad_norm.detach().view(1)]))
     return losses, returns
 
@@ -1328,7 +1427,7 @@ def save_model(path, agent, args, stage):
         "std": np.ones(NUM_OBS, np.float32),
     }
     metadata = {"game": "rocketleague", "contract_hash": contract.contract_hash(), "stage": STAGE_NAMES[stage]}
-    models.save_model(path, agent.state_dict(), statistics, metadata, args, __file__)
+    models.save_model(path, agent.state_dict(), statistics=statistics, metadata=metadata, args=args, script=__file__)
 
 
 def load_model(path):
@@ -1359,7 +1458,8 @@ class Progress:
 
 def stage_measure(s, now, args):
     """The measure of the stage, of each game that ended in this rollout; none where rating matches are what counts"""
-    measure, count = STAGES[now.stage].measure, int(s.num_episodes)
+    measure = STAGES[now.stage].measure
+    count = int(s.num_episodes)
     # Of games that begin together the short ones end first: none counts until the longest would have ended.
     settled = float(s.steps_in_stage) * args.action_repeat / contract.TICK_RATE >= STAGES[now.stage].seconds
     if measure == "win" or int(s.stage) != now.stage or not settled:
@@ -1384,7 +1484,8 @@ def evaluate(args, agent, league, now, run_dir):
     policy = copy_with_weights(agent, to_flat(agent)).cpu().eval()
     path = run_dir / "models" / f"{now.global_step}.zip"
     save_model(path, policy, args, now.stage)
-    stage, metrics = STAGES[now.stage], {}
+    stage = STAGES[now.stage]
+    metrics = {}
     for member in league.rating_opponents(now.update):
         scripted = member["serial"] < FIRST_MEMBER
         scores = rating_match(
@@ -1401,7 +1502,8 @@ def evaluate(args, agent, league, now, run_dir):
             now.stage_scores.extend((scores == 1.0).tolist())  # a tie is not a win
     league.prune()
     if league.agent["elo"] > now.best_elo:
-        now.best_elo, now.best_model = league.agent["elo"], path.name
+        now.best_elo = league.agent["elo"]
+        now.best_model = path.name
     keep_models(run_dir, args.keep_models, run_dir / "models" / now.best_model)
     small = dataclasses.replace(
         args, num_agents=12 * math.ceil(args.eval_episodes / 6), state_file="", aerial_focus=0.0
@@ -1412,12 +1514,14 @@ def evaluate(args, agent, league, now, run_dir):
 def final_evaluation(args, agent, now):
     """Kickoffs against `rule` in every team size of the stage that the run has reached → eval/rule_1v1 and so on, each
     also with the likeliest actions. Not rated: these games are for the record."""
-    policy, metrics = copy_with_weights(agent, to_flat(agent)).cpu().eval(), {}
+    policy = copy_with_weights(agent, to_flat(agent)).cpu().eval()
+    metrics = {}
     for size in sorted(STAGES[now.stage].team_sizes):
         for suffix in ("", "_deterministic"):
             scores = []
             for first in range(0, args.final_eval_episodes, KICKOFFS_AT_ONCE):
-                seed, count = args.seed + 104_729 + first, min(KICKOFFS_AT_ONCE, args.final_eval_episodes - first)
+                seed = args.seed + 104_729 + first
+                count = min(KICKOFFS_AT_ONCE, args.final_eval_episodes - first)
                 players = Player(policy, seed, deterministic=bool(suffix)), ScriptedPlayer("rule", seed)
                 scores.append(play_kickoffs(*players, count, seed, size, **match_settings(args))[0])
             metrics |= score_metrics(f"rule_{size}v{size}{suffix}", np.concatenate(scores))
@@ -1426,7 +1530,8 @@ def final_evaluation(args, agent, now):
 
 def rollout_metrics(args, s, returns, reward_weights, now):
     """What a rollout tells of itself"""
-    count, means = int(s.num_episodes), s.terms.numpy() / int(s.trained.sum())
+    count = int(s.num_episodes)
+    means = s.terms.numpy() / int(s.trained.sum())
     unexplained = (returns - s.values[:-1])[s.trained].var() / returns[s.trained].var().clamp(min=1e-8)
     results = torch.stack([s.episode_kind, s.episode_opponent, s.episode_score, s.episode_length], 1)[:count]
     return {
@@ -1446,7 +1551,8 @@ def check(args):
     if args.rollout_steps % args.sequence_length or args.num_agents % 12:
         raise BadInput("--rollout-steps must be a multiple of --sequence-length, and --num-agents one of 12.")
     ray_actors.check_address(args.ray_address)
-    first, last = STAGE_NAMES.index(args.stage), STAGE_NAMES.index(args.final_stage)
+    first = STAGE_NAMES.index(args.stage)
+    last = STAGE_NAMES.index(args.final_stage)
     if first > last:
         raise BadInput(f"--stage {args.stage} comes after --final-stage {args.final_stage}.")
     if args.state_file:
@@ -1484,7 +1590,8 @@ if __name__ == "__main__":
     args.sharing = shared_memory.resolve_sharing(args, make_storage, len(to_flat(agent)))
     broadcast = make_broadcast(args, len(to_flat(agent)))
     league = League(args, broadcast)
-    now, last_stage = Progress(stage=STAGE_NAMES.index(args.stage)), STAGE_NAMES.index(args.final_stage)
+    now = Progress(stage=STAGE_NAMES.index(args.stage))
+    last_stage = STAGE_NAMES.index(args.final_stage)
     actor = Actor(args, 0) if args.num_workers == 0 else None
 
     if checkpoint:
@@ -1521,7 +1628,13 @@ if __name__ == "__main__":
 
     def publish():
         self_share = args.self_share if STAGES[now.stage].opponents else 1.0
-        league.publish(agent, now.version, now.stage, stage_rewards(args, now.stage, now.stage_update), self_share)
+        league.publish(
+            agent,
+            version=now.version,
+            stage=now.stage,
+            rewards=stage_rewards(args, now.stage, now.stage_update),
+            self_share=self_share,
+        )
 
     stopping = stop_on_signals()
     logger = Logger(args, run_dir, now.global_step)
@@ -1531,17 +1644,16 @@ if __name__ == "__main__":
         broadcast.channels, theirs = make_channels(args)
         processes.enter_context(central_inference.running(inference_main, (args, broadcast, device), theirs))
     rollouts = make_rollouts(args, broadcast, stopping, actor)
-    start_time, first_step, consistent, done = (
-        time.time(),
-        now.global_step,
-        True,
-        progress(args, now.global_step, now.seconds),
-    )
+    start_time = time.time()
+    first_step = now.global_step
+    consistent = True
+    done = progress(args, now.global_step, now.seconds)
 
     try:
         wait_start = time.perf_counter()
         for index, storage, queue_size in rollouts:
-            wait_time, learn_start = time.perf_counter() - wait_start, time.perf_counter()
+            wait_time = time.perf_counter() - wait_start
+            learn_start = time.perf_counter()
             s = SimpleNamespace(**storage)
             consistent = False
             now.update += 1
@@ -1551,11 +1663,20 @@ if __name__ == "__main__":
             # --- rewards, scaled by the std of discounted returns; then PPO
             if int(s.steps_in_stage) == 0:
                 scale_rewards.start_anew(index)
-            scaled, returns_seen = scale_rewards(index, s.rewards, s.terminated | s.truncated, s.trained, args.gamma)
+            scaled, returns_seen = scale_rewards(
+                index, rewards=s.rewards, ended=s.terminated | s.truncated, trained=s.trained, gamma=args.gamma
+            )
             lr = anneal(args.learning_rate, args.learning_rate_final, done, 1.0)
             optimizer.param_groups[0]["lr"] = lr
             learner.ent_coef = anneal(args.ent_coef, args.ent_coef_final, done, 1.0)
-            losses, returns = update_policy(args, agent, optimizer, s, scaled.clamp(-REWARD_CLIP, REWARD_CLIP), learner)
+            losses, returns = update_policy(
+                args,
+                agent=agent,
+                optimizer=optimizer,
+                s=s,
+                rewards=scaled.clamp(-REWARD_CLIP, REWARD_CLIP),
+                learner=learner,
+            )
             check_finite(losses)
             lag = torch.tensor(now.version - float(s.version))
             now.version += 1
@@ -1570,7 +1691,8 @@ if __name__ == "__main__":
             ):
                 league.join(f"snapshot_{now.global_step}", to_flat(agent))
             publish()
-            consistent, learn_time = True, time.perf_counter() - learn_start
+            consistent = True
+            learn_time = time.perf_counter() - learn_start
 
             # --- logs, evaluation, the next stage, checkpoint
             done = progress(args, now.global_step, now.seconds + time.time() - start_time)
@@ -1580,8 +1702,10 @@ if __name__ == "__main__":
                 "charts/learning_rate": lr,
                 "charts/ent_coef": learner.ent_coef,
                 **loss_metrics(LOSS_NAMES, losses),
-                **time_metrics(lag, queue_size, seconds, learn_time, wait_time),
-                **rollout_metrics(args, s, returns, broadcast.numbers["reward_weights"], now),
+                **time_metrics(lag, queue_size=queue_size, seconds=seconds, learn_time=learn_time, wait_time=wait_time),
+                **rollout_metrics(
+                    args, s=s, returns=returns, reward_weights=broadcast.numbers["reward_weights"], now=now
+                ),
             }
             if int(s.num_episodes):
                 metrics["charts/episodic_return"] = float(returns_seen.mean())

@@ -446,9 +446,13 @@ class Agent(nn.Module):
         # looked up and get a gradient, one Pokémon in thirteen: the learner takes 0.89 times as long. What has the same
         # sum of ids times random numbers, of 64 bits, is the same.
         ids = ints[:, self.id_columns].int() + self.id_offsets
-        bags, starts, places, end = [], [], [], 0
+        bags = []
+        starts = []
+        places = []
+        end = 0
         for part, size in zip(ids.split(NUM_IDS, 1), IDS_PER_BAG):
-            part, place = part.reshape(-1, size), None
+            part = part.reshape(-1, size)
+            place = None
             if len(ints) >= MANY_ROWS:
                 different, place = (part * self.id_mix[:size]).sum(1).unique(return_inverse=True)
                 where = torch.empty_like(different)
@@ -500,7 +504,7 @@ class Agent(nn.Module):
         hits = self.hit_move(moves)[:, :, :, None] + self.hit_foe(foes)[:, None, None]
         on_their_slots = on_foes[:, 0].reshape(len(own), 2, 4, 2, 4)
         hits = F.relu(hits + self.hit_numbers(torch.cat([versus[..., None], on_their_slots], -1)))
-        return core, Candidates(our_tokens, standing, bench, foes, moves, hits)
+        return core, Candidates(our_tokens, standing=standing, bench=bench, foes=foes, moves=moves, hits=hits)
 
     def initial_state(self, count):
         """The memory before a battle's first decision, for so many battles: (B, 2, H), hidden and cell"""
@@ -562,19 +566,22 @@ class Agent(nn.Module):
         # (B, 5, W): own b, own a, none, foe a, foe b
         targets = torch.cat([ours, self.no_target.expand(count, 1, -1), theirs], 1)
         switches = self.switch_key(torch.cat([standing, bench], 1))  # (B, 4, W)
-        first = self.slot_logits(query_0, moves[:, 0], hits[:, 0], targets, switches).squeeze(1)
+        first = self.slot_logits(
+            query_0, moves=moves[:, 0], hits=hits[:, 0], targets=targets, switches=switches
+        ).squeeze(1)
         first = F.pad(first, (0, NUM_PREVIEWS - SLOT_ACTIONS))
         previews = is_preview.nonzero().squeeze(1)
         if len(previews):  # one decision in nine
             logits = self.preview_logits(hidden[previews], own[previews])
             first = first.index_copy(0, previews, logits.to(first.dtype))
-        tera, passing = self.tera_key.expand(count, 1, -1), self.passing.expand(count, 1, -1)
+        tera = self.tera_key.expand(count, 1, -1)
+        passing = self.passing.expand(count, 1, -1)
         # (B, 15, W): slot 0's action is the sum of some of these
         action_parts = torch.cat([moves[:, 0], targets, tera, switches, passing], 1)
 
         def second_given(parts):
             query = query_1 + self.given_slot_0(parts @ action_parts)
-            return self.slot_logits(query, moves[:, 1], hits[:, 1], targets, switches)
+            return self.slot_logits(query, moves=moves[:, 1], hits=hits[:, 1], targets=targets, switches=switches)
 
         return first, second_given
 
@@ -641,7 +648,8 @@ class Memory:
         # A choice that could not be carried out is asked for again: the memory of it is undone.
         before = torch.where(retry[:, None, None], self.before[keys], self.after[keys])
         before[torch.from_numpy(batch.kind[rows] == PREVIEW)] = 0.0
-        ints, floats = torch.from_numpy(batch.ints[rows]), torch.from_numpy(batch.floats[rows])
+        ints = torch.from_numpy(batch.ints[rows])
+        floats = torch.from_numpy(batch.floats[rows])
         hidden, candidates, after = policy.step(ints, floats, before)
         self.before[keys] = before
         self.after[keys] = after
@@ -664,10 +672,13 @@ class Player:
             self.memory.before = torch.cat([self.memory.before, self.agent.initial_state(missing)])
             self.memory.after = torch.cat([self.memory.after, self.agent.initial_state(missing)])
         hidden, candidates = self.memory.step(self.agent, batch, rows)
-        is_preview, joint_mask = torch.from_numpy(batch.kind[rows] == PREVIEW), torch.from_numpy(batch.mask[rows])
+        is_preview = torch.from_numpy(batch.kind[rows] == PREVIEW)
+        joint_mask = torch.from_numpy(batch.mask[rows])
         if self.deterministic:
             return self.agent.joint_logprobs(hidden, candidates, is_preview, joint_mask).argmax(1).numpy()
-        return self.agent.act(hidden, candidates, is_preview, joint_mask, self.generator)[0].numpy()
+        return self.agent.act(
+            hidden, candidates=candidates, is_preview=is_preview, joint_mask=joint_mask, generator=self.generator
+        )[0].numpy()
 
 
 # --8<-- [end:vgc_network]
@@ -685,9 +696,14 @@ def gae(rewards, values, bootstrap_values, lengths, gamma, gae_lambda):
     """Generalised advantages (N,) of the decisions of whole battles, the rows of one after those of another.
 
     bootstrap_values (B,): of what follows a battle's last decision: V(last observation) if it was truncated, else 0"""
-    rewards, values, advantages, end = rewards.tolist(), values.tolist(), [0.0] * len(values), 0
+    rewards = rewards.tolist()
+    values = values.tolist()
+    advantages = [0.0] * len(values)
+    end = 0
     for length, next_value in zip(lengths.tolist(), bootstrap_values.tolist()):
-        start, end, advantage = end, end + length, 0.0
+        start = end
+        end = end + length
+        advantage = 0.0
         for row in reversed(range(start, end)):
             delta = rewards[row] + gamma * next_value - values[row]
             advantage = delta + gamma * gae_lambda * advantage
@@ -737,7 +753,8 @@ def anneal(start, final, done):
 def policy_kl(logprobs, reference):
     """KL(π‖ref) = KL of head 0 + E[KL of head 1 given head 0] + …, expectations estimated at the choices taken →
     (...)"""
-    logprobs, reference = logprobs.clamp(min=-80.0), reference.clamp(min=-80.0)
+    logprobs = logprobs.clamp(min=-80.0)
+    reference = reference.clamp(min=-80.0)
     return (logprobs.exp() * (logprobs - reference)).sum((-1, -2))
 
 
@@ -865,7 +882,9 @@ def make_storage(args):
 def add_battle(storage, buffer_size, rows, battle):
     """Writes a battle to a rollout, unless it would fill it beyond buffer_size; any fits into an empty one.
     → whether it was written"""
-    start, number, length = int(storage["num_rows"]), int(storage["num_battles"]), battle["lengths"]
+    start = int(storage["num_rows"])
+    number = int(storage["num_battles"])
+    length = battle["lengths"]
     if start and start + length > buffer_size:
         return False
     if start + length > len(storage["actions"]):
@@ -898,9 +917,14 @@ class Batch:
 
 def gather_batches(rollouts, broadcast, rollouts_per_update, max_policy_lag):
     """Puts rollouts together; those more than `max_policy_lag` versions old are left out."""
-    parts, battles, times, results, dropped = [], [], [], [], 0
+    parts = []
+    battles = []
+    times = []
+    results = []
+    dropped = 0
     for _, storage, queue_size in rollouts:
-        num_rows, num_battles = int(storage["num_rows"]), int(storage["num_battles"])
+        num_rows = int(storage["num_rows"])
+        num_battles = int(storage["num_battles"])
         # Copied out of its slot, which its actor fills again.
         played = {name: storage[name][:num_battles].clone() for name in make_battles(0)}
         results.append(played)
@@ -922,7 +946,10 @@ def gather_batches(rollouts, broadcast, rollouts_per_update, max_policy_lag):
                 queue_size=queue_size,
                 dropped=dropped,
             )
-            parts, battles, times, results = [], [], [], []
+            parts = []
+            battles = []
+            times = []
+            results = []
 
 
 def battle_metrics(results):
@@ -1075,7 +1102,9 @@ class Actor:
             hidden, _ = self.memory.step(self.agent, batch, ends[truncated])
             bootstrap_values[truncated] = self.agent.value(hidden).numpy()
         for end, bootstrap_value in zip(ends.tolist(), bootstrap_values.tolist()):
-            key, side, winner = int(batch.key[end]), int(batch.side[end]), int(batch.winner[end])
+            key = int(batch.key[end])
+            side = int(batch.side[end])
+            winner = int(batch.winner[end])
             length = int(self.lengths[key])
             self.rows["rewards"][key, length - 1] = float(batch.reward[end])
             battle = {
@@ -1122,7 +1151,13 @@ class Actor:
             mine = np.flatnonzero(self.policy_ids[keys] == policy_id)
             policy = self.frozen_policies[policy_id] if policy_id else self.agent
             hidden, candidates = self.memory.step(policy, batch, rows[mine])
-            action, logprob, legal = policy.act(hidden, candidates, is_preview[mine], joint_mask[mine], self.generator)
+            action, logprob, legal = policy.act(
+                hidden,
+                candidates=candidates,
+                is_preview=is_preview[mine],
+                joint_mask=joint_mask[mine],
+                generator=self.generator,
+            )
             actions[mine] = action.numpy()
             if policy_id == 0:  # only what the learner's policy does is learned from
                 self.write_down(
@@ -1152,7 +1187,8 @@ class Actor:
         at = self.lengths[keys] - retry
         room = self.rows["actions"].shape[1]
         if at.max(initial=0) == room:
-            shorter, self.rows = self.rows, make_rows(len(self.lengths), 2 * room)
+            shorter = self.rows
+            self.rows = make_rows(len(self.lengths), 2 * room)
             for name, values in shorter.items():
                 self.rows[name][:, :room] = values
         follows = ~retry & (at > 0)
@@ -1164,7 +1200,8 @@ class Actor:
     def write_foe_actions(self, keys, actions, retry):
         """Both seats of a battle are asked at the same time, or one of them alone. A seat that is asked again chooses
         anew, and the other seat's row says so."""
-        fresh, again = keys[~retry], keys[retry]
+        fresh = keys[~retry]
+        again = keys[retry]
         self.chosen[fresh ^ 1] = self.env.scripted_actions[fresh ^ 1]
         self.chosen[keys] = actions
         asked = np.concatenate([keys, again ^ 1])
@@ -1210,7 +1247,9 @@ class Actor:
         self.rng.bit_generator.state = json.loads(state["rng"])
         self.generator.set_state(state["generator"])
         self.env.close()
-        self.env = make_env(self.args, self.index, self.shares, arrays["episodes"], arrays["players"])
+        self.env = make_env(
+            self.args, index=self.index, shares=self.shares, episodes=arrays["episodes"], players=arrays["players"]
+        )
         self.resumed = replay_battles(self.env, self.played)
 
 
@@ -1238,7 +1277,9 @@ def make_rollouts(args, broadcast, stopping, actor=None):
     if actor:
         return inline_rollouts(args, broadcast, stopping, actor)
     if args.ray_address:
-        return ray_actors.ray_rollouts(args, broadcast, stopping, Actor, make_storage)
+        return ray_actors.ray_rollouts(
+            args, broadcast=broadcast, stopping=stopping, actor_class=Actor, make_storage=make_storage
+        )
     return process_rollouts(args, broadcast, stopping)
 
 
@@ -1252,7 +1293,9 @@ def inline_rollouts(args, broadcast, stopping, actor):
 def process_rollouts(args, broadcast, stopping):
     context = mp.get_context("spawn")
     slots = [[share_all(make_storage(args), args.sharing) for _ in range(2)] for _ in range(args.num_workers)]
-    workers, pipes, deaths = {}, {}, []
+    workers = {}
+    pipes = {}
+    deaths = []
 
     def start(index):
         pipes[index], theirs = context.Pipe()
@@ -1294,7 +1337,8 @@ def process_rollouts(args, broadcast, stopping):
                         yield index, slots[index][slot], len(ready) - 1
                         pipe.send(slot)
                 except (EOFError, OSError):  # nobody holds the other end any more
-                    slot, error = None, ""
+                    slot = None
+                    error = ""
                 if slot is None:
                     replace(index, error)
     finally:
@@ -1354,7 +1398,8 @@ class OpponentStats:
         return {"wins": self.wins.tolist(), "games": self.games.tolist()}
 
     def load_state_dict(self, state):
-        self.wins[:], self.games[:] = state["wins"], state["games"]
+        self.wins[:] = state["wins"]
+        self.games[:] = state["games"]
 
 
 class Pool:
@@ -1484,7 +1529,14 @@ def exploiter_settings(args, target, update):
 def advantages_and_returns(batch, gamma, gae_lambda):
     """(N,), (N,)"""
     values = batch.rows["values"]
-    advantages = gae(batch.rows["rewards"], values, batch.bootstrap_values, batch.lengths, gamma, gae_lambda)
+    advantages = gae(
+        batch.rows["rewards"],
+        values=values,
+        bootstrap_values=batch.bootstrap_values,
+        lengths=batch.lengths,
+        gamma=gamma,
+        gae_lambda=gae_lambda,
+    )
     return advantages, advantages + values
 
 
@@ -1495,7 +1547,12 @@ def evaluate_battles(agent, batch, battles, device):
     names = ("ints", "floats", "is_preview", "legal", "actions")
     ints, floats, is_preview, legal, actions = (batch.rows[name][rows].to(device) for name in names)
     hidden, candidates = agent.unroll(ints, floats, batch_sizes)
-    return rows, agent.logprobs(hidden, candidates, is_preview, legal, actions), hidden, candidates
+    return (
+        rows,
+        agent.logprobs(hidden, candidates=candidates, is_preview=is_preview, legal=legal, actions=actions),
+        hidden,
+        candidates,
+    )
 
 
 def minibatches(num_battles, count):
@@ -1615,8 +1672,11 @@ def update_agent(agent, optimizer, scaler, autocast, batch, references, args, va
     device = next(agent.parameters()).device
     advantages, returns = advantages_and_returns(batch, args.gamma, args.gae_lambda)
     choices = split_action(batch.rows["is_preview"], batch.rows["actions"])
-    nearest_counts, reference_kls = torch.zeros(len(references)), []
-    losses, passes, mean_kl = [], 0, 0.0
+    nearest_counts = torch.zeros(len(references))
+    reference_kls = []
+    losses = []
+    passes = 0
+    mean_kl = 0.0
     while passes < args.update_epochs and not 0 < args.target_kl < mean_kl:
         kl_sum = 0.0
         for battles in minibatches(len(batch.lengths), args.num_minibatches):
@@ -1645,7 +1705,8 @@ def update_agent(agent, optimizer, scaler, autocast, batch, references, args, va
     metrics = {f"losses/{name}": float(torch.stack([stats[name] for stats in losses]).mean()) for name in losses[0]}
     metrics["losses/explained_variance"] = explained_variance(batch.rows["values"], returns)
     metrics["losses/passes"] = passes
-    shares, kls = nearest_counts / nearest_counts.sum(), torch.stack(reference_kls).mean(0)
+    shares = nearest_counts / nearest_counts.sum()
+    kls = torch.stack(reference_kls).mean(0)
     for number, (share, kl) in enumerate(zip(shares.tolist(), kls.tolist())):
         metrics |= {f"portfolio/{number}_chosen": share, f"portfolio/{number}_kl": kl}
     return metrics
@@ -1682,7 +1743,8 @@ def evaluate(args, agent, battles, opponents, seed, play_all=play_in_turn):
     """A match with each of these {name: opponent} → eval/*. play_all: how the matches are run
 
     seed: whoever looks often at the same battles sees the luck of those, so each evaluation has its own."""
-    policy, matches = copy.deepcopy(agent).cpu().eval(), []
+    policy = copy.deepcopy(agent).cpu().eval()
+    matches = []
     for number, opponent in enumerate(opponents.values()):
         dice = int(np.random.default_rng([args.seed, seed, number]).integers(2**31))
         matches.append(functools.partial(play_match, policy, opponent, battles, args.battle_format, dice))
@@ -1799,7 +1861,8 @@ if __name__ == "__main__":
         metrics = evaluate(args, agent, battles, dict(zip(BASELINES, BASELINES)), seed=now.global_step)
         score = float(np.mean([metrics[f"eval/{name}"] for name in BASELINES]))
         if score > now.best_score:
-            now.best_score, now.best_model = score, path.name
+            now.best_score = score
+            now.best_model = path.name
         past = []
         for member in pool.members if final else ():
             policy = freeze_copy(agent, broadcast.member_weights[member["place"]]).cpu()
@@ -1817,8 +1880,11 @@ if __name__ == "__main__":
     add_new_exploiters()
     pool.publish(agent, now.version)
     rollouts = make_rollouts(args, broadcast, stopping, actor)
-    start_time, first_step, seconds_before = time.time(), now.global_step, now.seconds
-    consistent, done = True, progress(args, now.global_step, now.seconds, now.update)
+    start_time = time.time()
+    first_step = now.global_step
+    seconds_before = now.seconds
+    consistent = True
+    done = progress(args, now.global_step, now.seconds, now.update)
     rollouts_per_update = math.ceil(args.train_batch_size / args.buffer_size) or max(args.num_workers, 1)
 
     try:
@@ -1826,7 +1892,8 @@ if __name__ == "__main__":
         for batch in gather_batches(rollouts, broadcast, rollouts_per_update, args.max_policy_lag):
             if learner_pid and os.getppid() != learner_pid:
                 raise RunFailed("The run whose exploiter this is has ended.")
-            wait_time, learn_start = time.perf_counter() - wait_start, time.perf_counter()
+            wait_time = time.perf_counter() - wait_start
+            learn_start = time.perf_counter()
             consistent = False
             now.update += 1
             now.global_step += len(batch.rows["actions"])
@@ -1836,7 +1903,16 @@ if __name__ == "__main__":
             value_only = bool(args.bc_model) and now.update <= args.value_warmup_updates
             with autocast():
                 references = magnet.logprobs(batch, device)
-            losses = update_agent(agent, optimizer, scaler, autocast, batch, references, args, value_only=value_only)
+            losses = update_agent(
+                agent,
+                optimizer=optimizer,
+                scaler=scaler,
+                autocast=autocast,
+                batch=batch,
+                references=references,
+                args=args,
+                value_only=value_only,
+            )
             now.version += 1
 
             # --- the pool, exploiters, and what the policy is drawn to
@@ -1847,7 +1923,7 @@ if __name__ == "__main__":
                 newest = pool.join(PAST, f"snapshot_{now.global_step}", to_flat(agent))
             magnet.move(agent, now.update, pool.elo)
             if candidate_due:
-                magnet.add_candidate(agent, newest, pool.members, batch, device)
+                magnet.add_candidate(agent, member=newest, members=pool.members, batch=batch, device=device)
             exploiter_runs.finish_ended(args.exploiter_win_threshold)
             if args.train_exploiters and not exploiter_runs.job and now.update % args.exploiter_check_interval == 0:
                 make_settings = functools.partial(exploiter_settings, args, update=now.update)
@@ -1855,7 +1931,8 @@ if __name__ == "__main__":
             add_new_exploiters()
             pool.publish(agent, now.version)
             now.seconds = seconds_before + time.time() - start_time
-            consistent, learn_time = True, time.perf_counter() - learn_start
+            consistent = True
+            learn_time = time.perf_counter() - learn_start
 
             # --- logs, evaluation, checkpoint
             done = progress(args, now.global_step, now.seconds, now.update)
@@ -1863,7 +1940,13 @@ if __name__ == "__main__":
                 "charts/SPS": (now.global_step - first_step) / (time.time() - start_time),
                 "charts/learning_rate": optimizer.param_groups[0]["lr"],
                 **losses,
-                **time_metrics(lag, batch.queue_size, batch.seconds(), learn_time, wait_time),
+                **time_metrics(
+                    lag,
+                    queue_size=batch.queue_size,
+                    seconds=batch.seconds(),
+                    learn_time=learn_time,
+                    wait_time=wait_time,
+                ),
                 "stats/dropped_rollouts": batch.dropped,
                 **battle_metrics(batch.results),
                 "league/size": len(pool.members),
