@@ -1,6 +1,6 @@
 """Recurrent PPO with self-play on Rocket League (RocketSim's physics): from the first touch of the ball to 3v3.
 
-    python cleanrl_games/recurrent_ppo_rocketleague.py --num-workers 1
+    python cleanrl_games/recurrent_ppo_rocketleague.py --num-workers 2
 
     ┌ actor (process × num_workers, inline, or Ray) ┐   slot numbers   ┌ learner ──────────────────────────────┐
     │ arenas in RocketSim, batched inference, one   │ ───────────────► │ GAE, PPO over chunks of L steps, each │
@@ -176,6 +176,9 @@ ANNEAL_UPDATES = 200  # over which the rewards change from the last stage's to t
 SCALE_ROLLOUTS = 20  # of the last stage's, which the scale of rewards remembers when the next begins
 REWARD_CLIP = 10.0  # of rewards after division by the std of discounted returns
 KICKOFFS_AT_ONCE = 200  # in an evaluation, some 2 MB each
+# Of actor processes: where cores are few the learner comes first. With two actors on two cores a rollout is then two
+# updates behind instead of four.
+ACTOR_NICE = 10
 RATING_OPPONENTS = 2  # past selves to play rating matches with at each evaluation, drawn as opponents are
 
 
@@ -241,7 +244,7 @@ class Args:
     """where the curriculum begins"""
     final_stage: Literal["touch", "score", "1v1", "2v2", "3v3"] = "3v3"
     """where it stays"""
-    transition_win_rate: Fraction = 0.6
+    transition_win_rate: Fraction = 0.5
     """the next stage begins when the lower bound of this stage's measure passes this (95 %, Wilson)"""
     transition_games: Size = 100
     """over the last so many games, and not with fewer"""
@@ -249,7 +252,7 @@ class Args:
     """share of games that begin with a ball in the air; touches above the ground are then paid as well"""
 
     # --- actors
-    num_workers: Count = 1
+    num_workers: Count = 2
     """actor processes; 0 = inline in the learner's process, deterministic"""
     num_agents: Size = 192
     """cars per actor, a multiple of 12; the stage's team sizes decide how many arenas that is"""
@@ -772,6 +775,8 @@ class Actor:
         self.stage = -1
         self.rng = np.random.default_rng(self.seed)
         self.generator = torch.Generator().manual_seed(self.seed)
+        if args.num_workers:
+            os.nice(ACTOR_NICE)
         self.agent = self.policy = make_agent(vars(args)).eval()
         self.bots = {serial: ScriptedPlayer(name, self.seed) for serial, name in enumerate(PLAYERS)}
         self.members = {}  # serial number of a past self → its policy, copied when first needed
@@ -1719,7 +1724,8 @@ if __name__ == "__main__":
             if finished and args.final_eval_episodes:
                 metrics |= until_stopped(stopping, final_evaluation, args, agent, now)
             if now.stage_scores:
-                metrics[f"charts/measure_{STAGES[now.stage].measure}"] = float(np.mean(now.stage_scores))
+                recent = now.stage_scores[-args.transition_games :]
+                metrics[f"charts/measure_{STAGES[now.stage].measure}"] = float(np.mean(recent))
             metrics |= {
                 f"elo/{name}": league.agent[key] for name, key in (("agent", "elo"), ("mu", "mu"), ("sigma", "sigma"))
             }

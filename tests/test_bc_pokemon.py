@@ -390,12 +390,12 @@ def test_beta_one_is_the_expert_and_beta_zero_the_student(actor, tmp_path):
 def test_agreement_is_measured_whoever_presses_the_buttons(actor, monkeypatch):
     """With beta 1, too: mixing by agreement begins there, and would stay there for ever"""
 
-    def student(agent, memories, *_):
+    def student(agent, memories, **_):
         return [9] * len(memories), torch.zeros(len(memories), 10)
 
     monkeypatch.setattr(script, "choose_actions", student)
     for button, agreement in ((9, 1.0), (4, 0.0)):
-        monkeypatch.setattr(script, "ask_all", lambda experts, *_, button=button: [button] * len(experts))
+        monkeypatch.setattr(script, "ask_all", lambda experts, button=button, **_: [button] * len(experts))
         assert actor.play(job("dagger", [3, 7], beta=1.0)).agreement == agreement
 
 

@@ -46,7 +46,7 @@ GAMES = {
     "kuhn": "kuhn_poker",
     "leduc": "leduc_poker",
     "liars_dice": "liars_dice(numdice=1,dice_sides=4)",
-    "dark_hex": "dark_hex(num_rows=2,num_cols=3,gameversion=cdh)",
+    "dark_hex": "dark_hex(num_rows=2,num_cols=3,gameversion=adh)",
     "rps": "turn_based_simultaneous_game(game=matrix_rps())",
 }
 UPDATES = {"kuhn": 600, "leduc": 300, "liars_dice": 300, "dark_hex": 300, "rps": 300}
