@@ -13,7 +13,7 @@ fraction_of_same_physics_NvN     stricter: against ticking the environment's own
   themselves, and tick a
                                  tenth slower after half a minute of game time than arenas that begin anew
 agent_steps_per_cpu_s_NvN        the environment itself, one core
-train_agent_steps_per_s          recurrent_ppo_rocketleague.py with its default of two actor processes, from its third update on
+train_agent_steps_per_s          recurrent_ppo_rocketleague.py with its two actor processes, from its third update on
 train_bound_agent_steps_per_s    its updates on data already in memory, while a second process does nothing but the
   inference that such
                                  data needs: the slower of the two, since training does both at once
