@@ -301,13 +301,13 @@ class Args:
     """steps through which gradients flow back (truncated BPTT); the state before each chunk is stored"""
 
     # --- self-play
-    self_share: Fraction = 0.8
+    self_share: Fraction = 0.7
     """share of games against the current self in stages with opponents"""
     opponent_sampler: Literal["uniform", "elo_weighted", "recent_weighted", "difficulty_adjusted"] = (
         "difficulty_adjusted"
     )
     """how the other opponents are drawn: past selves and the scripted players"""
-    scripted_share: Fraction = 0.5
+    scripted_share: Fraction = 0.7
     """of the games against other opponents at least this share is against scripted players, the likelier they win the
     more often"""
     opponent_update_freq: Count = 200

@@ -555,7 +555,7 @@ def test_the_learners_unroll_gives_the_actors_log_probs(recurrent, where, monkey
 
 def test_opponents_stay_for_a_game_play_whole_teams_and_are_not_trained(monkeypatch):
     short_games(monkeypatch)
-    args, actor, broadcast, league, s = actor_of(opponents_at_once=60, opponent_sampler="uniform")
+    args, actor, broadcast, league, s = actor_of(opponents_at_once=60, opponent_sampler="uniform", scripted_share=0.5)
     league.join("past", script.to_flat(actor.agent))
     league.publish(actor.agent, 3, 4, script.stage_rewards(args, 4, 0), 0.4)
     actor.pull_weights(broadcast)
