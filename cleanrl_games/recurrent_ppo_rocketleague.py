@@ -1586,6 +1586,7 @@ if __name__ == "__main__":
 
     agent = make_agent(vars(args)).to(device)
     optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5)
+    settings = dataclasses.replace(args)  # for config.yaml, where "auto" stays "auto"
     args.inference = central_inference.resolve_inference(args, device)
     unroll = maybe_compile(
         args, agent.unroll, device, "a memory runs in parts, from game to game" if args.recurrent != "none" else ""
@@ -1611,7 +1612,7 @@ if __name__ == "__main__":
         torch.set_rng_state(checkpoint["torch_rng"])
         if actor and checkpoint["actor"]:
             restore(checkpoint, actor=actor)
-    run_dir = make_run_folder(args, __file__)
+    run_dir = make_run_folder(settings, __file__)
 
     def save_all():
         spent = now.seconds + time.time() - start_time
