@@ -2,8 +2,13 @@
 exploitability."""
 
 import itertools
+import signal
+import subprocess
+import sys
+import time
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -209,3 +214,22 @@ def test_regularised_self_play_finds_the_equilibrium_and_plain_self_play_does_no
         assert max(values) < 0.2, (magnet, values)
     assert np.mean(control) > 0.4, control
     assert max(study.train(study.Settings(game="rps", updates=150), (1, 2))) < 0.15
+
+
+def test_a_killed_study_leaves_no_worker(tmp_path):
+    words = ("--games", "leduc", "--seeds", "1", "--jobs", "1", "--run-dir", str(tmp_path))
+    process = subprocess.Popen([sys.executable, study.__file__, *words], start_new_session=True)
+    children = []
+    deadline = time.time() + 120
+    try:
+        # the worker, and multiprocessing's own tracker, until the worker is at its job
+        while not any(child.cpu_times().user > 2.0 for child in children) and time.time() < deadline:
+            time.sleep(0.2)
+            children = psutil.Process(process.pid).children()
+        assert len(children) == 2, "no worker came up"
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert psutil.wait_procs(children, timeout=20)[1] == [], "processes are left"
+    finally:
+        for left in (process, *(child for child in children if child.is_running())):
+            left.kill()

@@ -13,8 +13,10 @@ import copy
 import dataclasses
 import json
 import multiprocessing
+import os
 import statistics
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Literal
@@ -396,6 +398,16 @@ def write_tables(args, folder, tables, results, seconds):
     print(text, f"NashConv, median and each seed; results and tables: {folder}", sep="\n")
 
 
+def end_with_parent():
+    """Ends this worker when the study ends, however that came about; a killed one would leave it at its job."""
+
+    def wait():
+        multiprocessing.parent_process().join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
 def main(args):
     unknown = sorted(set(args.games) - set(GAMES))
     if unknown:
@@ -417,7 +429,8 @@ def main(args):
     tables = {title: rows for title, rows in tables.items() if rows}
     wanted = [settings_of(game, row) for rows in tables.values() for row in rows.values() for game in args.games]
     missing = [settings for settings in dict.fromkeys(wanted) if settings not in results]
-    pool = concurrent.futures.ProcessPoolExecutor(args.jobs, multiprocessing.get_context("spawn"))
+    context = multiprocessing.get_context("spawn")
+    pool = concurrent.futures.ProcessPoolExecutor(args.jobs, mp_context=context, initializer=end_with_parent)
     with open(folder / "results.jsonl", "a", buffering=1) as file:
         try:
             pending = {pool.submit(train, settings, seeds): settings for settings in missing}
