@@ -68,14 +68,15 @@ PRESETS = {
     "fast": {},
     "core": {
         "hidden_size": 512, "head_size": 128, "num_envs": 50, "num_steps": 1024, "minibatch_size": 2048,
-        "learning_rate": 3e-4, "learning_rate_final": 3e-4, "guess_ent_coef": 0.0, "past_taste": 0.0,
-        "self_fraction": 0.8, "self_fraction_final": 0.2, "scripted_fraction": 0.0,
+        "learning_rate": 3e-4, "learning_rate_final": 3e-4, "guess_ent_coef": 0.0,
+        "place_ent_coef": 0.0, "past_taste": 0.0, "scripted_fraction": 0.0,
+        "self_fraction": 0.8, "self_fraction_final": 0.2,
     },
     "pure": {"self_play": "pure", "scripted_fraction": 0.0},
     "past": {"self_play": "past", "self_fraction": 0.8, "self_fraction_final": 0.2, "scripted_fraction": 0.0},
     "exploiter": {
         "self_play": "exploiter", "self_fraction": 0.0, "self_fraction_final": 0.0, "scripted_fraction": 0.0,
-        "guess_ent_coef": 0.0, "past_taste": 0.0,
+        "guess_ent_coef": 0.0, "place_ent_coef": 0.0, "past_taste": 0.0,
     },
 }  # fmt: skip
 
@@ -205,10 +206,13 @@ class Args:
     """entropy bonus"""
     ent_coef_final: NonNegative = 0.001
     """its value after ANNEAL_UPDATES"""
-    guess_ent_coef: NonNegative = 0.1
+    guess_ent_coef: NonNegative = 0.2
     """entropy bonus of the prayer, and of the attack's style in ticks with an attack, at least: which style against
     which prayer is a guessing game, and who always does the same is read. Not against scripted players, who do not
     learn to read"""
+    place_ent_coef: NonNegative = 0.05
+    """entropy bonus of movement and distance, at least: without it all learn to stand still, and none of them ever
+    meets an opponent who steps in, hits and leaves. Not against scripted players either"""
     vf_coef: NonNegative = 0.5
     """weight of the value loss"""
     max_grad_norm: Positive = 0.5
@@ -560,8 +564,10 @@ PLACES = {
     "move_diagonal_to_target": 0.1,
     "move_to_farcast_tile": 0.4,
 }
-FARCAST_LOGITS = [contract.LOGIT[f"farcast_{tiles}_tiles"] for tiles in range(2, 8)]
+# Distances of 2 and 3 tiles are likelier: from there one can step in, hit and be gone in the next tick.
+FARCAST_CHANCES = {f"farcast_{tiles}_tiles": 0.3 if tiles <= 3 else 0.1 for tiles in range(2, 8)}
 PLACE_TASTE = 30.0
+STYLE_LOGITS = [contract.LOGIT[name] for name in ("mage_attack", "ranged_attack", "melee_attack")]
 SCORES = np.array([0.5, 1.0, 0.0, 0.5])  # of fighter 0, by the simulator's result: truncated, won, lost, tied
 MAX_EPISODES = 4096  # per rollout
 # Of each fight that ended: SELF, LEAGUE or SCRIPTED; the league member's id or the scripted player's number; the score
@@ -604,11 +610,14 @@ def scripted_players(args):
 def draw_taste(rng, spread):
     """What is added to an opponent's logits in all ticks, and in ticks in which it can't attack → (45,), (45,)"""
     taste = rng.normal(0.0, spread, NUM_LOGITS) * TASTE_LOGITS
+    if rng.random() < 0.5:
+        taste[rng.choice(STYLE_LOGITS)] += 2 * spread  # a style for nearly all of its attacks
     between = np.zeros(NUM_LOGITS)
     place = rng.choice(list(PLACES), p=list(PLACES.values()))
     if place != "dont_move":
         between[contract.LOGIT[place]] = PLACE_TASTE
-        between[rng.choice(FARCAST_LOGITS)] = PLACE_TASTE  # legal only with move_to_farcast_tile
+        tiles = rng.choice(list(FARCAST_CHANCES), p=list(FARCAST_CHANCES.values()))
+        between[contract.LOGIT[tiles]] = PLACE_TASTE  # legal only with move_to_farcast_tile
     return taste, between
 
 
@@ -1064,6 +1073,7 @@ def exploiter_settings(args, target, update):
 
 ATTACK_HEAD = contract.HEAD_NAMES.index("attack")
 PRAYER_HEAD = contract.HEAD_NAMES.index("prayer")
+PLACE_HEADS = [contract.HEAD_NAMES.index(name) for name in ("movement", "farcast_distance")]
 CHANGING = torch.zeros(NUM_OBS).index_fill_(0, torch.from_numpy(contract.CHANGING), 1.0)  # observations that can change
 
 
@@ -1128,14 +1138,16 @@ def take_minibatch(batch, rows, device):
     return SimpleNamespace(**mb)
 
 
-def entropy_bonus(entropy, masks, guessing, ent_coef, guess_ent_coef):
-    """entropy (B, 12) of each head → their weighted sum, averaged: the heads of a guessing game have a weight of their
-    own, unless the opponent is scripted. The style of an attack is a guess only in the ticks in which one can attack: a
-    bonus in between pays for changing into other clothes every tick, and the clothes decide who is hit."""
+def entropy_bonus(entropy, masks, guessing, ent_coef, guess_ent_coef, place_ent_coef):
+    """entropy (B, 12) of each head → their weighted sum, averaged: the heads of a guessing game and of place have
+    weights of their own, unless the opponent is scripted. The style of an attack is a guess only in the ticks in which
+    one can attack: a bonus in between pays for changing into other clothes every tick, and the clothes decide who is
+    hit."""
     guess_ent_coef = max(ent_coef, guess_ent_coef)
     weights = torch.full_like(entropy, ent_coef)
     weights[:, PRAYER_HEAD] = torch.where(guessing, guess_ent_coef, ent_coef)
     weights[:, ATTACK_HEAD] = torch.where(guessing & ~masks[:, NO_ATTACK], guess_ent_coef, ent_coef)
+    weights[:, PLACE_HEADS] = torch.where(guessing, max(ent_coef, place_ent_coef), ent_coef)[:, None]
     return (entropy * weights).sum(-1).mean()
 
 
@@ -1158,7 +1170,12 @@ def minibatch_loss(agent, evaluate_actions, mb, args, ent_coef, autocast=context
         clip_coef=args.clip_coef,
     )
     bonus = entropy_bonus(
-        entropy, masks=mb.masks, guessing=mb.guessing, ent_coef=ent_coef, guess_ent_coef=args.guess_ent_coef
+        entropy,
+        masks=mb.masks,
+        guessing=mb.guessing,
+        ent_coef=ent_coef,
+        guess_ent_coef=args.guess_ent_coef,
+        place_ent_coef=args.place_ent_coef,
     )
     entropy = entropy.sum(-1).mean()
     loss = policy_loss - bonus + args.vf_coef * value_loss

@@ -332,13 +332,20 @@ def test_a_taste_is_of_style_gear_prayer_and_place():
     rng, head_of = np.random.default_rng(1), np.repeat(contract.HEAD_NAMES, HEAD_SIZES)
     always, between = (np.array(rows) for rows in zip(*(script.draw_taste(rng, 2.0) for _ in range(2000))))
     assert set(head_of[(always != 0).any(0)]) == {"attack", "gear", "prayer"}
-    assert always[:, script.TASTE_LOGITS].std() == pytest.approx(2.0, rel=0.02)
+    styles = always[:, script.STYLE_LOGITS]
+    others = script.TASTE_LOGITS.copy()
+    others[script.STYLE_LOGITS] = False
+    assert always[:, others].std() == pytest.approx(2.0, rel=0.02)
+    assert styles.mean() == pytest.approx(4.0 / 6, abs=0.1)  # every second one prefers one of three by 4
     assert set(head_of[(between != 0).any(0)]) == {"movement", "farcast_distance"}
     for place, share in script.PLACES.items():
         wished = (between[:, contract.LOGIT[place]] > 0).mean()
         assert wished == pytest.approx(0.0 if place == "dont_move" else share, abs=0.05)
-    far = between[between[:, contract.LOGIT["move_to_farcast_tile"]] > 0][:, script.FARCAST_LOGITS]
-    assert (far.astype(bool).sum(1) == 1).all() and (far > 0).mean(0) == pytest.approx(np.full(6, 1 / 6), abs=0.05)
+    far = between[between[:, contract.LOGIT["move_to_farcast_tile"]] > 0][
+        :, [contract.LOGIT[name] for name in script.FARCAST_CHANCES]
+    ]
+    assert (far > 0).sum(1).tolist() == [1] * len(far)
+    assert (far > 0).mean(0) == pytest.approx([0.3, 0.3, 0.1, 0.1, 0.1, 0.1], abs=0.05)
 
 
 @pytest.mark.parametrize(
