@@ -20,7 +20,6 @@ from cleanrl_games.envs.osrs.contract import NUM_HEADS, REWARD_TERMS
 STEP, UPDATES = 0.2, 4  # the first update only feeds the statistics
 SETTINGS = {"hidden_size": 16, "head_size": 8, "num_envs": 6, "num_steps": 20, "minibatch_size": 4096, "max_ticks": 13}
 SETTINGS |= {"gamma": 0.9, "gae_lambda": 0.8, "ent_coef": 0.3, "guess_ent_coef": 0.35, "vf_coef": 0.7}
-SETTINGS |= {"place_ent_coef": 0.32}
 SETTINGS |= {"clip_coef": 0.05, "max_grad_norm": 0.4}
 SETTINGS |= {"novelty": 0.02, "self_fraction": 0.3, "self_fraction_final": 0.3, "scripted_fraction": 0.3}
 SETTINGS |= {"num_workers": 0, "sharing": "shared_memory", "reward_weights": ("ko=0.5", "frozen=-0.1")}
@@ -156,10 +155,9 @@ class ByHand:
             # attack is head 0, prayer head 11: their weight does not fall; that of attack only where one has to
             may_wait = bool(storage["masks"][t, fight, side, contract.LOGIT["no_op_attack"]])
             guesses = (11,) if may_wait else (0, 11)
-            places = (9, 10)
-            if not storage["guessing"][t, fight, side]:  # scripted players do not learn to read, nor to keep away
-                guesses = places = ()
-            weights = [0.35 if i in guesses else 0.32 if i in places else ent_coef for i in range(NUM_HEADS)]
+            if not storage["guessing"][t, fight, side]:  # scripted players do not learn to read
+                guesses = ()
+            weights = [0.35 if i in guesses else ent_coef for i in range(NUM_HEADS)]
             entropy = [-sum(p.exp() * p for p in table if p > -50) for table in tables]
             bonus = sum(weight * one for weight, one in zip(weights, entropy))
             ratio = (logprob - storage["logprobs"][t, fight, side]).exp()
@@ -247,9 +245,7 @@ def play_once(**changes):
 
 @pytest.mark.parametrize(("ent_coef", "direction"), [(30.0, 1), (0.0, 0)])
 def test_a_large_entropy_weight_raises_entropy(ent_coef, direction):
-    args, agent, s = play_once(
-        ent_coef=ent_coef, guess_ent_coef=0.0, place_ent_coef=0.0, vf_coef=0.0, max_grad_norm=10.0
-    )
+    args, agent, s = play_once(ent_coef=ent_coef, guess_ent_coef=0.0, vf_coef=0.0, max_grad_norm=10.0)
     with torch.no_grad():
         agent.head_out.mul_(5)  # far from uniform
     learner, optimizer = make_learner(args, agent), torch.optim.Adam(agent.parameters(), lr=3e-3)
@@ -259,9 +255,7 @@ def test_a_large_entropy_weight_raises_entropy(ent_coef, direction):
 
 
 def test_values_come_nearer_to_returns():
-    args, agent, s = play_once(
-        ent_coef=0.0, guess_ent_coef=0.0, place_ent_coef=0.0, vf_coef=5.0, max_grad_norm=10.0, novelty=0.0
-    )
+    args, agent, s = play_once(ent_coef=0.0, guess_ent_coef=0.0, vf_coef=5.0, max_grad_norm=10.0, novelty=0.0)
     learner, optimizer = make_learner(args, agent), torch.optim.Adam(agent.parameters(), lr=3e-3)
     rows = [script.learn_from(s, 0, update, agent, optimizer, args, learner)[0] for update in range(1, 12)][1:]
     assert rows[-1]["losses/value_loss"] < 0.5 * rows[0]["losses/value_loss"]
