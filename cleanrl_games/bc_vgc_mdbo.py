@@ -237,11 +237,6 @@ def id_bags():
     return columns, offsets, sum(sizes.values())
 
 
-def bin_edges(count):
-    """Of a categorical value (N + 1,). Wider than returns are: those of ±1 would lose half of their bell."""
-    return torch.linspace(-1.2, 1.2, count + 1)
-
-
 def spread(values, places):
     """(U, W), (N,) or None → (N, W)"""
     return values if places is None else values.index_select(0, places)
@@ -290,10 +285,9 @@ class Agent(nn.Module):
     holds in every slot of every team.
     """
 
-    def __init__(self, width=64, embedding_width=128, lstm_size=192, attention_layers=1, value_bins=0):
+    def __init__(self, width=64, embedding_width=128, lstm_size=192, attention_layers=1):
         super().__init__()
         self.width = width
-        self.value_bins = value_bins
         own, opp, active, history, damage = (LAYOUT[name] for name in ("own", "opp", "active", "history", "damage"))
         self.common = len(opp.floats)  # columns that own and opposing Pokémon share
         self.active_at = opp.floats.index("active_a")
@@ -352,9 +346,7 @@ class Agent(nn.Module):
         self.preview_key = linear(width, 2 * width, 1.0)
         self.preview_query = linear(lstm_size, 2 * width, 0.1)
 
-        self.value_out = linear(lstm_size, max(value_bins, 1), 0.1)
-        edges = bin_edges(value_bins)
-        self.register_buffer("bin_centres", (edges[1:] + edges[:-1]) / 2, persistent=False)
+        self.value_out = linear(lstm_size, 1, 0.1)
 
     # -------------------------------------------------------------------------------------- from observations to memory
 
@@ -446,13 +438,11 @@ class Agent(nn.Module):
     # ----------------------------------------------------------------------------------------------------------- heads
 
     def win_logit(self, hidden):
-        """The log-odds of winning (B,); with value_bins, the logits of the return's bins (B, bins)"""
-        logits = self.value_out(hidden).float()
-        return logits if self.value_bins else logits.squeeze(-1)
+        """The log-odds of winning (B,)"""
+        return self.value_out(hidden).float().squeeze(-1)
 
     def value(self, hidden):
-        logits = self.win_logit(hidden)
-        return logits.softmax(-1) @ self.bin_centres if self.value_bins else 2 * logits.sigmoid() - 1
+        return 2 * self.win_logit(hidden).sigmoid() - 1
 
     def slot_logits(self, query, moves, hits, targets, switches):
         """query (B, Q, …), moves (B, 4, W), hits (B, 4, 2, K) of this slot → (B, Q, 45)"""
@@ -550,7 +540,6 @@ def make_agent(settings):
         embedding_width=settings["embedding_width"],
         lstm_size=settings["lstm_size"],
         attention_layers=settings["attention_layers"],
-        value_bins=settings.get("value_bins", 0),  # bc_vgc_mdbo.py has no such setting
     )
 
 
@@ -811,7 +800,7 @@ def save_model(path, agent, args):
 
 def load_model(path, args=None):
     """A run's folder or a model.zip → (agent, metadata). args: of the run that it is to join as an opponent"""
-    sizes = ("width", "embedding_width", "lstm_size", "attention_layers", "value_bins")
+    sizes = ("width", "embedding_width", "lstm_size", "attention_layers")
     return models.load_agent(path, contract.contract_hash(), make_agent, args=args, sizes=sizes)
 
 

@@ -47,7 +47,6 @@ from cleanrl_games.envs.vgc.mdbo import (
     SLOT_ACTIONS,
     SLOT_PARTS,
     SWITCH,
-    joint_mask,
 )
 from cleanrl_games.envs.vgc.vocabulary import FLOATS, INTS, LAYOUT, SIZES, columns_of
 from cleanrl_games.runtime import models, ray_actors, shared_memory
@@ -170,14 +169,10 @@ class Args:
     """PPO's clip"""
     ent_coef: NonNegative = 0.01
     """entropy bonus"""
-    ent_coef_final: NonNegative = 0.01
-    """its value at the end of the run (linear)"""
     vf_coef: NonNegative = 0.5
     """weight of the value loss"""
-    aux_coef: NonNegative = 0.0
-    """weight of predicting what both foes do this turn, as an auxiliary loss; 0 = none"""
-    swap_coef: NonNegative = 0.0
-    """weight of deciding and judging alike where slots a and b of a side are swapped; 0 = not asked for"""
+    aux_coef: NonNegative = 0.2
+    """weight of predicting what both foes do this turn, as an auxiliary loss; 0 = none, as without open team sheets"""
     max_grad_norm: Positive = 0.5
     """gradient clip"""
     width: Size = 64
@@ -188,8 +183,6 @@ class Args:
     """units of the LSTM"""
     attention_layers: Size = 1
     """transformer layers over the twelve Pokémon"""
-    value_bins: Count = 0
-    """predict the return as a distribution over so many bins (HL-Gauss); 0 = the chance to win"""
 
     # --- self-play (battles that are none of these are against oneself, and both sides learn)
     random_fraction: Fraction = 0.05
@@ -298,11 +291,6 @@ def id_bags():
     return columns, offsets, sum(sizes.values())
 
 
-def bin_edges(count):
-    """Of a categorical value (N + 1,). Wider than returns are: those of ±1 would lose half of their bell."""
-    return torch.linspace(-1.2, 1.2, count + 1)
-
-
 def spread(values, places):
     """(U, W), (N,) or None → (N, W)"""
     return values if places is None else values.index_select(0, places)
@@ -351,10 +339,9 @@ class Agent(nn.Module):
     holds in every slot of every team.
     """
 
-    def __init__(self, width=64, embedding_width=128, lstm_size=192, attention_layers=1, value_bins=0):
+    def __init__(self, width=64, embedding_width=128, lstm_size=192, attention_layers=1):
         super().__init__()
         self.width = width
-        self.value_bins = value_bins
         own, opp, active, history, damage = (LAYOUT[name] for name in ("own", "opp", "active", "history", "damage"))
         self.common = len(opp.floats)  # columns that own and opposing Pokémon share
         self.active_at = opp.floats.index("active_a")
@@ -413,9 +400,7 @@ class Agent(nn.Module):
         self.preview_key = linear(width, 2 * width, 1.0)
         self.preview_query = linear(lstm_size, 2 * width, 0.1)
 
-        self.value_out = linear(lstm_size, max(value_bins, 1), 0.1)
-        edges = bin_edges(value_bins)
-        self.register_buffer("bin_centres", (edges[1:] + edges[:-1]) / 2, persistent=False)
+        self.value_out = linear(lstm_size, 1, 0.1)
 
     # -------------------------------------------------------------------------------------- from observations to memory
 
@@ -507,13 +492,11 @@ class Agent(nn.Module):
     # ----------------------------------------------------------------------------------------------------------- heads
 
     def win_logit(self, hidden):
-        """The log-odds of winning (B,); with value_bins, the logits of the return's bins (B, bins)"""
-        logits = self.value_out(hidden).float()
-        return logits if self.value_bins else logits.squeeze(-1)
+        """The log-odds of winning (B,)"""
+        return self.value_out(hidden).float().squeeze(-1)
 
     def value(self, hidden):
-        logits = self.win_logit(hidden)
-        return logits.softmax(-1) @ self.bin_centres if self.value_bins else 2 * logits.sigmoid() - 1
+        return 2 * self.win_logit(hidden).sigmoid() - 1
 
     def slot_logits(self, query, moves, hits, targets, switches):
         """query (B, Q, …), moves (B, 4, W), hits (B, 4, 2, K) of this slot → (B, Q, 45)"""
@@ -611,7 +594,6 @@ def make_agent(settings):
         embedding_width=settings["embedding_width"],
         lstm_size=settings["lstm_size"],
         attention_layers=settings["attention_layers"],
-        value_bins=settings.get("value_bins", 0),  # bc_vgc_mdbo.py has no such setting
     )
 
 
@@ -680,6 +662,7 @@ HEADS = {
 }
 
 
+# --8<-- [start:vgc_foe_head]
 class FoeHead(nn.Module):
     """Predicts what the foes in both slots choose at the same time as we do. The learner's alone, as an auxiliary loss:
     the tokens and the LSTM should know whatever tells a foe's choice.
@@ -725,6 +708,16 @@ class FoeHead(nn.Module):
         return torch.cat([torch.cat([plain, tera], -1).flatten(2), switch.squeeze(2)], -1).float()
 
 
+def make_foe_head(args):
+    """None without open team sheets: a foe's choice is numbered by the moves of its sheet."""
+    if args.aux_coef and args.open_team_sheets:
+        return FoeHead(args.width, args.embedding_width, args.lstm_size)
+    return None
+
+
+# --8<-- [end:vgc_foe_head]
+
+
 # ---------------------------------------------------------------------------------------------------------------- maths
 
 
@@ -768,47 +761,13 @@ def policy_entropy(logprobs):
 
 
 def value_loss(win_logit, returns):
-    """Cross-entropy of the win prediction: a return in [-1, 1] is a chance of (return + 1) / 2. With bins
-    (win_logit (N, bins)) it is a bell around the return instead (HL-Gauss, Farebrother et al. 2024)."""
-    if win_logit.dim() > returns.dim():
-        edges = bin_edges(win_logit.shape[-1]).to(returns.device)
-        width = 0.75 * (edges[1] - edges[0])
-        below = 0.5 * (1 + torch.erf((edges - returns.clamp(-1, 1)[..., None]) / (width * 2**0.5)))
-        bell = below.diff(dim=-1) / (below[..., -1:] - below[..., :1])
-        return F.cross_entropy(win_logit, bell)
+    """Cross-entropy of the win prediction: a return in [-1, 1] is a chance of (return + 1) / 2."""
     return F.binary_cross_entropy_with_logits(win_logit, ((returns + 1) / 2).clamp(0, 1))
 
 
 def anneal(start, final, done):
     """Linear over the run, of which the share `done` is done"""
     return start + (final - start) * min(done, 1.0)
-
-
-# --8<-- [end:vgc_maths]
-
-
-def clipped_loss(logprob, old_logprob, advantages, clip_coef):
-    """PPO's clipped loss → loss, statistics"""
-    logratio = logprob - old_logprob
-    ratio = logratio.exp()
-    loss = torch.max(-advantages * ratio, -advantages * ratio.clamp(1 - clip_coef, 1 + clip_coef)).mean()
-    with torch.no_grad():
-        clipfrac = ((ratio - 1).abs() > clip_coef).float().mean()
-        stats = {"old_approx_kl": -logratio.mean(), "approx_kl": (ratio - 1 - logratio).mean(), "clipfrac": clipfrac}
-    return loss, stats
-
-
-def swap_loss(logprob, swapped_logprob):
-    """KL(policy ‖ policy where slots are swapped) by the actions taken, whose gradient goes to the swapped view only.
-    (N,), (N,) → loss, statistics
-
-    The swapped decisions are no sample of what the policy does there: as data for PPO's ratio they would be off-policy
-    from the first step, and clipped for being so. So they are asked to agree with the others (DrAC, Raileanu et al.
-    2020), and the advantages stay with the decisions that were made."""
-    logratio = (swapped_logprob - logprob).detach().clamp(max=5.0)
-    # The gradient of r − 1 − log r, which is KL's in the mean, but no sample counts more than one of ratio 0.
-    weight = (logratio.exp() - 1).clamp(max=1.0)
-    return (weight * swapped_logprob).mean(), {"swap_kl": (logratio.exp() - 1 - logratio).mean()}
 
 
 def foe_answers(foe_actions, is_preview):
@@ -827,101 +786,24 @@ def foe_loss(logits, answers):
     return loss, {"foe_loss": loss, "foe_accuracy": right, "foe_known": known.any(1).float().mean()}
 
 
+# --8<-- [end:vgc_maths]
+
+
+def clipped_loss(logprob, old_logprob, advantages, clip_coef):
+    """PPO's clipped loss → loss, statistics"""
+    logratio = logprob - old_logprob
+    ratio = logratio.exp()
+    loss = torch.max(-advantages * ratio, -advantages * ratio.clamp(1 - clip_coef, 1 + clip_coef)).mean()
+    with torch.no_grad():
+        clipfrac = ((ratio - 1).abs() > clip_coef).float().mean()
+        stats = {"old_approx_kl": -logratio.mean(), "approx_kl": (ratio - 1 - logratio).mean(), "clipfrac": clipfrac}
+    return loss, stats
+
+
 def league_probabilities(qualities):
     """Prioritised sampling as in OpenAI Five: softmax of the qualities."""
     exp = np.exp(np.asarray(qualities) - np.max(qualities))
     return (exp / exp.sum()).tolist()
-
-
-# ---------------------------------------------------------------------------------------------------------- symmetry
-#
-# Slots a and b of a side can be swapped, all through a battle, and the game is the same. A swap exchanges columns of
-# the observation, values of columns that name slots, and actions; twice the same swap is none. A preview has no slots.
-
-
-def swapped_columns(own, foe):
-    """→ where each int column (INTS,) and each float column (FLOATS,) comes from when our, or the foes', slots swap"""
-    tables = {}
-    for kind, count in (("ints", INTS), ("floats", FLOATS)):
-        tables[kind] = np.arange(count)
-        for name, group in LAYOUT.items():
-            names = getattr(group, kind)
-            source = columns_of(np.arange(count)[None], name, kind)[0].copy()  # (rows, columns)
-            partner = np.arange(len(names))  # the column that says the same of the other slot
-            for column, word in enumerate(names):
-                if word.endswith("_a"):
-                    partner[column] = names.index(f"{word[:-2]}_b")
-                    partner[partner[column]] = column
-            if name in ("own", "opp") and (own if name == "own" else foe):
-                source = source[:, partner]  # active_a and active_b
-            if name == "own" and own:
-                source = source[[1, 0, 2, 3, 4, 5]]  # the first two of a request stand in the slots
-            if name in ("active", "damage"):  # the slots' rows: own a, own b, foe a, foe b; columns of the opposing two
-                slots = source.reshape(4, group.rows // 4, len(names))
-                if foe:
-                    slots[:2] = slots[:2, :, partner]
-                if own:
-                    slots[2:] = slots[2:, :, partner]
-                source = slots[[*((1, 0) if own else (0, 1)), *((3, 2) if foe else (2, 3))]].reshape(source.shape)
-            at = group.int_at if kind == "ints" else group.float_at
-            tables[kind][at : at + source.size] = source.flatten()
-    return torch.from_numpy(tables["ints"]), torch.from_numpy(tables["floats"])
-
-
-def swapped_slot_actions(own, foe):
-    """(45,): what each action of a slot is called then. Targets −2, −1 are our slots, 1, 2 the foes'; the switches 0, 1
-    are to our slots (Revival Blessing)"""
-    table = np.arange(SLOT_ACTIONS)
-    moves = table[:SWITCH].reshape(8, 5)
-    target_order = [*((1, 0) if own else (0, 1)), 2, *((4, 3) if foe else (3, 4))]
-    return torch.from_numpy(
-        np.concatenate([moves[:, target_order].flatten(), [SWITCH + own, SWITCH + 1 - own], table[SWITCH + 2 :]])
-    )
-
-
-def swap_rows(rows, own, foe):
-    """Decisions (N, …) as their player would have seen and made them with slots swapped."""
-    int_columns, float_columns = swapped_columns(own, foe)
-    actions = swapped_slot_actions(own, foe)
-    ints = rows["ints"][:, int_columns]
-    floats = rows["floats"][:, float_columns]
-    codes = torch.tensor([0, *((2, 1) if own else (1, 2)), *((4, 3) if foe else (3, 4))], dtype=torch.int16)
-    history = LAYOUT["history"]
-    active = LAYOUT["active"]
-    for name in ("actor", "target"):
-        at = [history.int_index(row, name) for row in range(history.rows)]
-        ints[:, at] = codes[ints[:, at].long()]
-    at = [active.int_index(row, "row") for row in (0, 1)]
-    ints[:, at] = torch.tensor([0, *((2, 1) if own else (1, 2)), *range(3, 7)], dtype=torch.int16)[ints[:, at].long()]
-
-    pairs = torch.from_numpy(joint_mask(rows["slots"].numpy(), rows["pass_rule"].numpy()))
-    pairs = pairs.view(-1, SLOT_ACTIONS, SLOT_ACTIONS)[:, actions][:, :, actions]
-    pairs = pairs.mT if own else pairs
-    slot_0, slot_1 = actions[split_action(rows["is_preview"], rows["actions"]).clamp(max=SLOT_ACTIONS - 1)].unbind(1)
-    slot_0, slot_1 = (slot_1, slot_0) if own else (slot_0, slot_1)
-    legal = torch.stack([pairs.any(2), pairs[torch.arange(len(pairs)), slot_0]], 1)
-    swapped = {
-        "ints": ints,
-        "floats": floats,
-        "legal": F.pad(legal, (0, NUM_PREVIEWS - SLOT_ACTIONS)),
-        "actions": SLOT_ACTIONS * slot_0 + slot_1,
-        "slots": rows["slots"][:, [1, 0] if own else [0, 1]][:, :, actions],
-    }
-    for name, values in swapped.items():
-        values[rows["is_preview"]] = rows[name][rows["is_preview"]]
-    return {**rows, **swapped}
-
-
-def swap_battles(batch):
-    """The batch with slots swapped in every battle: ours, the foes' or both, drawn for each"""
-    views = torch.randint(1, 4, (len(batch.lengths),)).repeat_interleave(batch.lengths)
-    rows = {name: values.clone() for name, values in batch.rows.items()}
-    for view in (1, 2, 3):
-        at = (views == view).nonzero().squeeze(1)
-        swapped = swap_rows({name: values[at] for name, values in batch.rows.items()}, bool(view & 1), bool(view & 2))
-        for name in ("ints", "floats", "legal", "actions", "slots"):
-            rows[name][at] = swapped[name]
-    return dataclasses.replace(batch, rows=rows)
 
 
 # -------------------------------------------------------------------------------------------------------------- storage
@@ -1595,7 +1477,6 @@ def update_agent(agent, optimizer, scaler, autocast, batch, args, value_only=Fal
     advantages, returns = advantages_and_returns(batch, args.gamma, args.gae_lambda)
     choices = split_action(batch.rows["is_preview"], batch.rows["actions"])
     answers = foe_answers(batch.rows["foe_actions"], batch.rows["is_preview"])
-    swapped = swap_battles(batch) if args.swap_coef and not value_only else None
     losses = []
     passes = 0
     mean_kl = 0.0
@@ -1622,18 +1503,6 @@ def update_agent(agent, optimizer, scaler, autocast, batch, args, value_only=Fal
                 aux_loss, aux_stats = foe_loss(foe_logits, answers[rows].to(device))
                 loss = loss if value_only else loss + args.aux_coef * aux_loss
                 stats |= aux_stats
-            if swapped:
-                with autocast():
-                    _, swapped_logprobs, swapped_hidden, _ = evaluate_battles(agent, swapped, battles, device)
-                    swapped_win_logit = agent.win_logit(swapped_hidden)
-                swapped_choices = split_action(swapped.rows["is_preview"][rows], swapped.rows["actions"][rows])
-                agreement, swap_stats = swap_loss(
-                    taken_logprob(logprobs, choices[rows].to(device)),
-                    taken_logprob(swapped_logprobs, swapped_choices.to(device)),
-                )
-                swapped_value_loss = value_loss(swapped_win_logit, returns[rows].to(device))
-                loss = loss + args.swap_coef * (agreement + args.vf_coef * swapped_value_loss)
-                stats |= {**swap_stats, "swap_value_loss": swapped_value_loss}
             stats["grad_norm"] = gradient_step(loss, optimizer, scaler, args.max_grad_norm)
             losses.append({name: value.detach() for name, value in stats.items()})
             kl_sum += float(stats["approx_kl"]) * len(rows)
@@ -1656,7 +1525,7 @@ def save_model(path, agent, args):
 
 def load_model(path, args=None):
     """A run's folder or a model.zip → (agent, metadata). args: of the run that it is to join as an opponent"""
-    sizes = ("width", "embedding_width", "lstm_size", "attention_layers", "value_bins")
+    sizes = ("width", "embedding_width", "lstm_size", "attention_layers")
     return models.load_agent(path, contract.contract_hash(), make_agent, args=args, sizes=sizes)
 
 
@@ -1712,8 +1581,6 @@ def check_args(args):
         raise BadInput(f"--teams: {error}") from None
     if args.width % ATTENTION_HEADS:
         raise BadInput(f"--width {args.width} is no multiple of the {ATTENTION_HEADS} attention heads.")
-    if args.aux_coef and not args.open_team_sheets:
-        raise BadInput("--aux-coef needs --open-team-sheets: a foe's choice is numbered by the moves of its sheet.")
     ray_actors.check_address(args.ray_address)
 
 
@@ -1735,9 +1602,11 @@ if __name__ == "__main__":
         )
     for name, parameter in agent.named_parameters():
         parameter.requires_grad_(not args.freeze_shared or name.split(".")[0] in HEADS)
-    foe_head = FoeHead(args.width, args.embedding_width, args.lstm_size).to(device) if args.aux_coef else None
     trained = [parameter for parameter in agent.parameters() if parameter.requires_grad]
-    trained += foe_head.parameters() if foe_head else []
+    foe_head = make_foe_head(args)
+    if foe_head:
+        foe_head.to(device)
+        trained += foe_head.parameters()
     optimizer = torch.optim.Adam(trained, lr=args.learning_rate, eps=1e-5, fused=True)
     settings = dataclasses.replace(args)  # for config.yaml, where "auto" stays "auto"
     args.sharing = shared_memory.resolve_sharing(args, make_storage, len(to_flat(agent)))
@@ -1813,7 +1682,6 @@ if __name__ == "__main__":
             lag = (now.version - batch.rows["versions"]).float()
 
             optimizer.param_groups[0]["lr"] = anneal(args.learning_rate, args.learning_rate_final, done)
-            annealed = dataclasses.replace(args, ent_coef=anneal(args.ent_coef, args.ent_coef_final, done))
             value_only = bool(args.bc_model) and now.update <= args.value_warmup_updates
             losses = update_agent(
                 agent,
@@ -1821,7 +1689,7 @@ if __name__ == "__main__":
                 scaler=scaler,
                 autocast=autocast,
                 batch=batch,
-                args=annealed,
+                args=args,
                 value_only=value_only,
                 foe_head=foe_head,
             )
@@ -1840,7 +1708,6 @@ if __name__ == "__main__":
             metrics = {
                 "charts/SPS": (now.global_step - first_step) / (time.time() - start_time),
                 "charts/learning_rate": optimizer.param_groups[0]["lr"],
-                "charts/ent_coef": annealed.ent_coef,
                 **losses,
                 **time_metrics(
                     lag,

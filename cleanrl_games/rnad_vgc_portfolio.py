@@ -40,7 +40,16 @@ from torch.nn.utils.rnn import PackedSequence
 
 from cleanrl_games.envs.vgc import PREVIEW, VGCVecEnv, contract, require_format, team_mix
 from cleanrl_games.envs.vgc.match import BASELINES, play_battles, replay_battles
-from cleanrl_games.envs.vgc.mdbo import NUM_ACTIONS, NUM_PREVIEWS, PAIRS_OF_SIX, PREVIEW_PAIRS, SLOT_ACTIONS, SLOT_PARTS
+from cleanrl_games.envs.vgc.mdbo import (
+    NUM_ACTIONS,
+    NUM_PREVIEWS,
+    PAIRS_OF_SIX,
+    PASS,
+    PREVIEW_PAIRS,
+    SLOT_ACTIONS,
+    SLOT_PARTS,
+    SWITCH,
+)
 from cleanrl_games.envs.vgc.vocabulary import FLOATS, INTS, LAYOUT, SIZES, columns_of
 from cleanrl_games.runtime import exploiter_processes, models, ray_actors, shared_memory
 from cleanrl_games.runtime.checkpoints import load_checkpoint, restore, save_checkpoint, say_how_to_go_on
@@ -169,6 +178,8 @@ class Args:
     """entropy bonus"""
     vf_coef: NonNegative = 0.5
     """weight of the value loss"""
+    aux_coef: NonNegative = 0.2
+    """weight of predicting what both foes do this turn, as an auxiliary loss; 0 = none, as without open team sheets"""
     max_grad_norm: Positive = 0.5
     """gradient clip"""
     width: Size = 64
@@ -179,8 +190,6 @@ class Args:
     """units of the LSTM"""
     attention_layers: Size = 1
     """transformer layers over the twelve Pokémon"""
-    value_bins: Count = 0
-    """predict the return as a distribution over so many bins (HL-Gauss); 0 = the chance to win"""
 
     # --- regularisation
     alpha: NonNegative = 0.2
@@ -317,11 +326,6 @@ def id_bags():
     return columns, offsets, sum(sizes.values())
 
 
-def bin_edges(count):
-    """Of a categorical value (N + 1,). Wider than returns are: those of ±1 would lose half of their bell."""
-    return torch.linspace(-1.2, 1.2, count + 1)
-
-
 def spread(values, places):
     """(U, W), (N,) or None → (N, W)"""
     return values if places is None else values.index_select(0, places)
@@ -370,10 +374,9 @@ class Agent(nn.Module):
     holds in every slot of every team.
     """
 
-    def __init__(self, width=64, embedding_width=128, lstm_size=192, attention_layers=1, value_bins=0):
+    def __init__(self, width=64, embedding_width=128, lstm_size=192, attention_layers=1):
         super().__init__()
         self.width = width
-        self.value_bins = value_bins
         own, opp, active, history, damage = (LAYOUT[name] for name in ("own", "opp", "active", "history", "damage"))
         self.common = len(opp.floats)  # columns that own and opposing Pokémon share
         self.active_at = opp.floats.index("active_a")
@@ -432,9 +435,7 @@ class Agent(nn.Module):
         self.preview_key = linear(width, 2 * width, 1.0)
         self.preview_query = linear(lstm_size, 2 * width, 0.1)
 
-        self.value_out = linear(lstm_size, max(value_bins, 1), 0.1)
-        edges = bin_edges(value_bins)
-        self.register_buffer("bin_centres", (edges[1:] + edges[:-1]) / 2, persistent=False)
+        self.value_out = linear(lstm_size, 1, 0.1)
 
     # -------------------------------------------------------------------------------------- from observations to memory
 
@@ -526,13 +527,11 @@ class Agent(nn.Module):
     # ----------------------------------------------------------------------------------------------------------- heads
 
     def win_logit(self, hidden):
-        """The log-odds of winning (B,); with value_bins, the logits of the return's bins (B, bins)"""
-        logits = self.value_out(hidden).float()
-        return logits if self.value_bins else logits.squeeze(-1)
+        """The log-odds of winning (B,)"""
+        return self.value_out(hidden).float().squeeze(-1)
 
     def value(self, hidden):
-        logits = self.win_logit(hidden)
-        return logits.softmax(-1) @ self.bin_centres if self.value_bins else 2 * logits.sigmoid() - 1
+        return 2 * self.win_logit(hidden).sigmoid() - 1
 
     def slot_logits(self, query, moves, hits, targets, switches):
         """query (B, Q, …), moves (B, 4, W), hits (B, 4, 2, K) of this slot → (B, Q, 45)"""
@@ -630,7 +629,6 @@ def make_agent(settings):
         embedding_width=settings["embedding_width"],
         lstm_size=settings["lstm_size"],
         attention_layers=settings["attention_layers"],
-        value_bins=settings.get("value_bins", 0),  # bc_vgc_mdbo.py has no such setting
     )
 
 
@@ -684,6 +682,62 @@ class Player:
 # --8<-- [end:vgc_network]
 
 
+# --8<-- [start:vgc_foe_head]
+class FoeHead(nn.Module):
+    """Predicts what the foes in both slots choose at the same time as we do. The learner's alone, as an auxiliary loss:
+    the tokens and the LSTM should know whatever tells a foe's choice.
+
+    Answers of a slot: its 40 moves with target and tera, numbered as its own player numbers them, or any switch."""
+
+    NUM_ANSWERS = SWITCH + 1
+
+    def __init__(self, width, embedding_width, lstm_size):
+        super().__init__()
+        self.scale = width**-0.5
+        self.move_ids = linear(embedding_width, width, 1.0)
+        self.move_numbers = linear(6 + len(LAYOUT["damage"].floats), width, 1.0)
+        self.move_owner = linear(width, width, 1.0)
+        self.target_key = linear(width, width, 1.0)
+        self.no_target = nn.Parameter(torch.zeros(1, 1, width))
+        self.query_sizes = [width, width, width, 1]  # what is asked of a move, a target, a tera; how much of a switch
+        self.query = linear(lstm_size + width, sum(self.query_sizes), 0.1)
+
+    def forward(self, agent, hidden, candidates, ints, floats):
+        """hidden (B, H), ints (B, INTS), floats (B, FLOATS) → logits (B, 2, 41)"""
+        count = len(hidden)
+        foes = candidates.foes
+        standing = candidates.standing
+        opp = columns_of(floats, "opp")
+        damage = columns_of(floats, "damage")
+        slots = opp[..., agent.active_at : agent.active_at + 2].mT  # (B, 2, 6): which of the six stands there
+        numbers = (slots @ opp[..., agent.move_numbers_at : agent.move_numbers_at + 24]).view(count, 2, 4, 6)
+        first_move = LAYOUT["opp"].ints.index("move_1")
+        move_ids = columns_of(ints, "opp", "ints")[..., first_move : first_move + 4].long()
+        rows = slots.argmax(-1)[..., None].expand(-1, -1, 4)
+        # Detached: a gradient as large as the table would be most of this loss's time.
+        move_ids = move_ids.gather(1, rows) + agent.id_offsets[-1]
+        moves = self.move_ids(F.embedding(move_ids, agent.embedding.weight.detach()))
+        moves = moves + self.move_numbers(torch.cat([numbers, damage[:, 8:].reshape(count, 2, 4, -1)], -1))
+        moves = F.relu(moves + self.move_owner(foes)[:, :, None])  # (B, 2, 4, W)
+        theirs, ours = self.target_key(torch.cat([foes.flip(1), standing], 1)).split(2, 1)
+        targets = torch.cat([theirs, self.no_target.expand(count, 1, -1), ours], 1)[:, None]  # (B, 1, 5, W)
+        query = self.query(torch.cat([hidden[:, None].expand(-1, 2, -1), foes], -1))[:, :, None]
+        move_query, target_query, tera_query, switch = query.split(self.query_sizes, -1)
+        plain = (moves @ move_query.mT + target_query @ targets.mT + moves @ targets.mT) * self.scale  # (B, 2, 4, 5)
+        tera = plain + moves @ tera_query.mT * self.scale
+        return torch.cat([torch.cat([plain, tera], -1).flatten(2), switch.squeeze(2)], -1).float()
+
+
+def make_foe_head(args):
+    """None without open team sheets: a foe's choice is numbered by the moves of its sheet."""
+    if args.aux_coef and args.open_team_sheets:
+        return FoeHead(args.width, args.embedding_width, args.lstm_size)
+    return None
+
+
+# --8<-- [end:vgc_foe_head]
+
+
 # ---------------------------------------------------------------------------------------------------------------- maths
 
 
@@ -731,20 +785,29 @@ def policy_entropy(logprobs):
 
 
 def value_loss(win_logit, returns):
-    """Cross-entropy of the win prediction: a return in [-1, 1] is a chance of (return + 1) / 2. With bins
-    (win_logit (N, bins)) it is a bell around the return instead (HL-Gauss, Farebrother et al. 2024)."""
-    if win_logit.dim() > returns.dim():
-        edges = bin_edges(win_logit.shape[-1]).to(returns.device)
-        width = 0.75 * (edges[1] - edges[0])
-        below = 0.5 * (1 + torch.erf((edges - returns.clamp(-1, 1)[..., None]) / (width * 2**0.5)))
-        bell = below.diff(dim=-1) / (below[..., -1:] - below[..., :1])
-        return F.cross_entropy(win_logit, bell)
+    """Cross-entropy of the win prediction: a return in [-1, 1] is a chance of (return + 1) / 2."""
     return F.binary_cross_entropy_with_logits(win_logit, ((returns + 1) / 2).clamp(0, 1))
 
 
 def anneal(start, final, done):
     """Linear over the run, of which the share `done` is done"""
     return start + (final - start) * min(done, 1.0)
+
+
+def foe_answers(foe_actions, is_preview):
+    """Joint numbers (N,), -1 = not asked → what to predict of each slot (N, 2): FoeHead's answers, -1 = nothing"""
+    slots = torch.stack([foe_actions // SLOT_ACTIONS, foe_actions % SLOT_ACTIONS], 1)
+    known = (foe_actions >= 0) & ~is_preview
+    return slots.clamp(max=SWITCH).where(known[:, None] & (slots != PASS), -1)
+
+
+def foe_loss(logits, answers):
+    """Cross-entropy where there is something to predict. (N, 2, 41), (N, 2) → loss, statistics"""
+    known = answers >= 0
+    count = known.sum().clamp(min=1)
+    loss = F.cross_entropy(logits.flatten(0, 1), answers.flatten(), ignore_index=-1, reduction="sum") / count
+    right = ((logits.argmax(-1) == answers) & known).sum() / count
+    return loss, {"foe_loss": loss, "foe_accuracy": right, "foe_known": known.any(1).float().mean()}
 
 
 # --8<-- [end:vgc_maths]
@@ -1667,11 +1730,12 @@ def rnad_loss(*, logprobs, win_logit, choices, old_logprob, advantages, returns,
     return loss, stats, kls, chosen
 
 
-def update_agent(agent, optimizer, scaler, autocast, batch, references, args, value_only=False):
+def update_agent(agent, optimizer, scaler, autocast, batch, references, args, value_only=False, foe_head=None):
     """Passes over the batch until the policy has moved far enough. references (R, N, 2, 90) → losses/*, portfolio/*"""
     device = next(agent.parameters()).device
     advantages, returns = advantages_and_returns(batch, args.gamma, args.gae_lambda)
     choices = split_action(batch.rows["is_preview"], batch.rows["actions"])
+    answers = foe_answers(batch.rows["foe_actions"], batch.rows["is_preview"])
     nearest_counts = torch.zeros(len(references))
     reference_kls = []
     losses = []
@@ -1681,8 +1745,11 @@ def update_agent(agent, optimizer, scaler, autocast, batch, references, args, va
         kl_sum = 0.0
         for battles in minibatches(len(batch.lengths), args.num_minibatches):
             with autocast():
-                rows, logprobs, hidden, _ = evaluate_battles(agent, batch, battles, device)
+                rows, logprobs, hidden, candidates = evaluate_battles(agent, batch, battles, device)
                 win_logit = agent.win_logit(hidden.detach() if value_only else hidden)
+                if foe_head:
+                    ints, floats = (batch.rows[name][rows].to(device) for name in ("ints", "floats"))
+                    foe_logits = foe_head(agent, hidden=hidden, candidates=candidates, ints=ints, floats=floats)
             loss, stats, kls, chosen = rnad_loss(
                 logprobs=logprobs,
                 win_logit=win_logit,
@@ -1694,6 +1761,10 @@ def update_agent(agent, optimizer, scaler, autocast, batch, references, args, va
                 args=args,
                 value_only=value_only,
             )
+            if foe_head:
+                aux_loss, aux_stats = foe_loss(foe_logits, answers[rows].to(device))
+                loss = loss if value_only else loss + args.aux_coef * aux_loss
+                stats |= aux_stats
             stats["grad_norm"] = gradient_step(loss, optimizer, scaler, args.max_grad_norm)
             losses.append({name: value.detach() for name, value in stats.items()})
             nearest_counts += torch.bincount(chosen.cpu(), minlength=len(references))
@@ -1723,7 +1794,7 @@ def save_model(path, agent, args):
 
 def load_model(path, args=None):
     """A run's folder or a model.zip → (agent, metadata). args: of the run that it is to join as an opponent"""
-    sizes = ("width", "embedding_width", "lstm_size", "attention_layers", "value_bins")
+    sizes = ("width", "embedding_width", "lstm_size", "attention_layers")
     return models.load_agent(path, contract.contract_hash(), make_agent, args=args, sizes=sizes)
 
 
@@ -1801,7 +1872,12 @@ if __name__ == "__main__":
             contract_hash=contract.contract_hash(),
             action_space=contract.ACTION_SPACE,
         )
-    optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5, fused=True)
+    trained = list(agent.parameters())
+    foe_head = make_foe_head(args)
+    if foe_head:
+        foe_head.to(device)
+        trained += foe_head.parameters()
+    optimizer = torch.optim.Adam(trained, lr=args.learning_rate, eps=1e-5, fused=True)
     settings = dataclasses.replace(args)  # for config.yaml, where "auto" stays "auto"
     args.sharing = shared_memory.resolve_sharing(args, make_storage, len(to_flat(agent)))
     broadcast = make_broadcast(args, agent)
@@ -1811,6 +1887,8 @@ if __name__ == "__main__":
     now = Progress()
     if checkpoint:
         restore(checkpoint, agent=agent, optimizer=optimizer, scaler=scaler)
+        if foe_head:
+            restore(checkpoint, foe_head=foe_head)
         restore(checkpoint, pool=pool, magnet=magnet, member_weights=broadcast.member_weights)
         now = Progress(**checkpoint["progress"])
         torch.set_rng_state(checkpoint["torch_rng"])
@@ -1831,6 +1909,7 @@ if __name__ == "__main__":
     def save_all():
         state = {
             "agent": agent.state_dict(),
+            "foe_head": foe_head.state_dict() if foe_head else None,
             "optimizer": optimizer.state_dict(),
             "scaler": scaler.state_dict(),
             "pool": pool.state_dict(),
@@ -1912,6 +1991,7 @@ if __name__ == "__main__":
                 references=references,
                 args=args,
                 value_only=value_only,
+                foe_head=foe_head,
             )
             now.version += 1
 

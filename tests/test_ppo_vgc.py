@@ -21,10 +21,11 @@ import torch
 import yaml
 
 from cleanrl_games import ppo_vgc_mdbo as script
-from cleanrl_games.envs.vgc import TeamPool, VGCVecEnv, contract, mdbo
+from cleanrl_games import rnad_vgc_portfolio
+from cleanrl_games.envs.vgc import contract, mdbo
 from cleanrl_games.envs.vgc.vec_env import FINISHED
 from cleanrl_games.envs.vgc.vec_env import Batch as EnvBatch
-from cleanrl_games.envs.vgc.vocabulary import INTS, LAYOUT, columns_of
+from cleanrl_games.envs.vgc.vocabulary import INTS, LAYOUT
 from cleanrl_games.runtime import models as runtime_models
 from cleanrl_games.runtime import shared_memory
 from cleanrl_games.runtime.checkpoints import load_checkpoint
@@ -395,20 +396,23 @@ def test_foe_actions_are_what_the_foes_then_do(mixed):
     assert (seen[0] > 0).all() and right[0].sum() > 0.97 * seen[0].sum() and right[1].sum() > 0.9 * seen[1].sum() > 0
 
 
-def test_foe_head_learns_what_foes_do(mixed):
-    _, batch = mixed
-    args = small_args(aux_coef=1.0, update_epochs=20, target_kl=0.0, vf_coef=0.0, learning_rate=1e-3)
+@pytest.mark.parametrize("script", [script, rnad_vgc_portfolio])
+def test_foe_head_learns_what_foes_do(script, mixed):
+    batch = mixed[1]
+    changes = {"aux_coef": 1.0, "update_epochs": 20, "target_kl": 0.0, "vf_coef": 0.0, "learning_rate": 1e-3}
+    args = script.Args(**{**SMALL, **changes})
     torch.manual_seed(1)
     agent = script.make_agent(vars(args))
-    head = script.FoeHead(args.width, args.embedding_width, args.lstm_size)
+    head = script.make_foe_head(args)
     optimizer = torch.optim.Adam([*agent.parameters(), *head.parameters()], lr=1e-3)
-    update = functools.partial(
-        script.update_agent, agent, optimizer, torch.amp.GradScaler(enabled=False), contextlib.nullcontext, batch
-    )
-    first = update(dataclasses.replace(args, update_epochs=1), foe_head=head)
+    scaler = torch.amp.GradScaler(enabled=False)
+    references = [script.policy_logprobs(agent, batch, "cpu")[None]] if script is rnad_vgc_portfolio else []
+    parts = (agent, optimizer, scaler, contextlib.nullcontext, batch, *references)
+    update = functools.partial(script.update_agent, *parts, foe_head=head)
+    first = update(args=dataclasses.replace(args, update_epochs=1))
     before = {name: tensor.clone() for name, tensor in agent.state_dict().items()}
-    update(args, foe_head=head)
-    last = update(dataclasses.replace(args, update_epochs=1), foe_head=head)
+    update(args=args)
+    last = update(args=dataclasses.replace(args, update_epochs=1))
     assert last["losses/foe_loss"] < 0.7 * first["losses/foe_loss"]
     assert last["losses/foe_accuracy"] > 2 * first["losses/foe_accuracy"]
     answers = script.foe_answers(batch.rows["foe_actions"], batch.rows["is_preview"])
@@ -423,112 +427,12 @@ def test_foe_head_learns_what_foes_do(mixed):
     assert agent.query.weight.grad is None and any(not before[name].equal(agent.state_dict()[name]) for name in before)
 
 
-SWAPS = [(True, False), (False, True), (True, True)]
-
-
-@pytest.mark.parametrize("own, foe", SWAPS)
-def test_swapping_slots_twice_changes_nothing_and_keeps_what_is_legal(mixed, own, foe):
-    _, batch = mixed
-    swapped = script.swap_rows(batch.rows, own, foe)
-    again = script.swap_rows(swapped, own, foe)
-    for name, values in batch.rows.items():
-        assert torch.equal(again[name], values), name
-    preview = batch.rows["is_preview"]
-    for name in ("ints", "floats", "actions", "legal"):
-        assert torch.equal(swapped[name][preview], batch.rows[name][preview])
-        if own or name != "legal":  # whoever may aim at one foe may aim at the other
-            assert not torch.equal(swapped[name], batch.rows[name])
-    choices = script.split_action(preview, swapped["actions"])
-    assert swapped["legal"].gather(2, choices[..., None]).all()
-    for row in (~preview).nonzero().flatten().tolist()[::5]:  # the legal pairs are the swapped legal pairs
-        before, after = (
-            mdbo.joint_mask(rows["slots"][row].numpy(), rows["pass_rule"][row].numpy())
-            for rows in (batch.rows, swapped)
-        )
-        expected = {swapped_by_hand(int(action), own, foe) for action in np.flatnonzero(before)}
-        assert set(np.flatnonzero(after).tolist()) == expected
-        assert int(swapped["actions"][row]) == swapped_by_hand(int(batch.rows["actions"][row]), own, foe)
-        assert swapped["legal"][row, 0].nonzero().flatten().tolist() == sorted({a // 45 for a in expected})
-        second = sorted(a % 45 for a in expected if a // 45 == int(choices[row, 0]))
-        assert swapped["legal"][row, 1].nonzero().flatten().tolist() == second
-
-
-def swapped_by_hand(action, own, foe):
-    slots = []
-    for slot in mdbo.decode(action):
-        target = {1: 2, 2: 1}.get(slot.target, slot.target) if foe else slot.target
-        target = {-1: -2, -2: -1}.get(target, target) if own else target
-        switch = {0: 1, 1: 0}.get(slot.switch, slot.switch) if own else slot.switch
-        slots.append(slot._replace(target=target, switch=switch))
-    return mdbo.encode(*(reversed(slots) if own else slots))
-
-
-def test_swapped_slots_are_what_the_simulator_shows():
-    """A team whose sheet names its leads the other way round: the same turn with the slots of that side swapped."""
-    team, other = TeamPool("shipped", "gen9vgc2023regc").packed[:2]
-    members = team.split("]")
-    turned = "]".join([members[1], members[0], *members[2:]])
-    seen = []
-    for first in (team, turned):
-        with VGCVecEnv(num_battles=1, battle_format="gen9vgc2023regc", teams=([first], [other]), seed=4) as env:
-            batch = env.recv()
-            env.send(batch.key[batch.decisions], [0, 0])  # the first two lead, the next two follow
-            batch = env.recv()
-            frames = batch.frames[np.argsort(batch.side)]
-            seen.append(
-                {name: torch.from_numpy(frames[name].copy()) for name in ("ints", "floats", "slots", "pass_rule")}
-            )
-    for side, own in ((0, True), (1, False)):
-        rows = {name: values[[side]] for name, values in seen[0].items()}
-        rows |= {"actions": torch.zeros(1, dtype=torch.int64), "is_preview": torch.zeros(1, dtype=torch.bool)}
-        rows["legal"] = torch.zeros(1, 2, 90, dtype=torch.bool)
-        plain = {**rows, "ints": rows["ints"].clone()}
-        swapped = script.swap_rows(rows, own, not own)
-        for kind in ("ints", "floats"):
-            expected = seen[1][kind][[side]]
-            assert not torch.equal(plain[kind], expected)
-            for name in LAYOUT:
-                if name == "history":  # who came in first has swapped too
-                    continue
-                ours, theirs = (columns_of(values, name, kind)[0] for values in (swapped[kind], expected))
-                if not own and name in ("opp", "belief"):  # in the order of their sheet
-                    theirs = theirs[[1, 0, 2, 3, 4, 5]]
-                if not own and name == "active" and kind == "ints":
-                    theirs[2:, 0] = torch.tensor([0, 2, 1, 3, 4, 5, 6], dtype=theirs.dtype)[theirs[2:, 0].long()]
-                assert torch.equal(ours, theirs), (side, kind, name)
-        events = [
-            {tuple(event) for event in columns_of(values, "history", "ints")[0].tolist()}
-            for values in (swapped["ints"], seen[1]["ints"][[side]])
-        ]
-        assert events[0] == events[1] and len(events[0]) >= 4
-        assert torch.equal(swapped["slots"], seen[1]["slots"][[side]])
-
-
-def test_both_views_come_to_agree(mixed):
-    """What the policy does with slots swapped becomes what it does without; by itself it does not."""
-    actor, batch = mixed
-    after = {}
-    for swap_coef in (1.0, 1e-9):
-        args = small_args(swap_coef=swap_coef, ent_coef=0.0, update_epochs=1, num_minibatches=1)
-        agent = script.make_agent(vars(args))
-        agent.load_state_dict(actor.agent.state_dict())
-        optimizer = torch.optim.Adam(agent.parameters(), lr=1e-3)
-        parts = (agent, optimizer, torch.amp.GradScaler(enabled=False), contextlib.nullcontext, batch, args)
-        torch.manual_seed(5)
-        kl = [script.update_agent(*parts)["losses/swap_kl"] for _ in range(12)]
-        after[swap_coef] = sum(kl[-3:]) / sum(kl[:3])
-    assert after[1.0] < 0.7 < after[1e-9]
-
-
-def test_the_gradient_of_agreement_is_that_of_the_kl():
-    """Over all actions, each as often as the policy takes it."""
-    torch.manual_seed(2)
-    policy, logits = (0.3 * torch.randn(6)).log_softmax(0), torch.zeros(6, requires_grad=True)
-    actions = torch.arange(6).repeat_interleave((policy.exp() * 60_000).round().long())
-    script.swap_loss(policy[actions], logits.log_softmax(0)[actions])[0].backward()
-    same = torch.zeros(6, requires_grad=True)
-    (policy.exp() * (policy - same.log_softmax(0))).sum().backward()
-    assert torch.allclose(logits.grad, same.grad, atol=1e-4) and same.grad.abs().max() > 0.01
+def test_no_foe_is_predicted_without_its_sheet():
+    """Its choice is numbered by the moves of its sheet."""
+    for script_ in (script, rnad_vgc_portfolio):
+        assert script_.make_foe_head(script_.Args()) is not None
+        assert script_.make_foe_head(script_.Args(open_team_sheets=False)) is None
+        assert script_.make_foe_head(script_.Args(aux_coef=0.0)) is None
 
 
 def packed_rows(batch, battles):
@@ -537,26 +441,6 @@ def packed_rows(batch, battles):
 
 def rows_of(batch, battles):
     return [batch.rows[name][packed_rows(batch, battles)] for name in ("ints", "floats")]
-
-
-def test_a_categorical_value_is_drawn_to_the_return():
-    """The bell has its mean at the return, and a network that says the bell has the least loss and that value."""
-    agent = script.make_agent({**vars(small_args()), "value_bins": 31})
-    returns = torch.tensor([-1.0, -0.613, 0.0, 0.02, 0.5, 1.0])
-    edges = script.bin_edges(31).double()
-    normal = [torch.distributions.Normal(float(r), float(0.75 * (edges[1] - edges[0]))) for r in returns]
-    bells = torch.stack([bell.cdf(edges).diff() for bell in normal])
-    bells = bells / bells.sum(1, keepdim=True)
-    logits = bells.clamp(min=1e-30).log().float()
-    entropy = -(bells * bells.clamp(min=1e-30).log()).sum(1).mean()
-    assert float(script.value_loss(logits, returns)) == pytest.approx(float(entropy), abs=1e-4)
-    for changed in (logits.flip(0), logits * 0.9, logits + torch.linspace(-9, 9, 31)):
-        assert script.value_loss(changed, returns) > entropy + 1e-3
-    agent.value_out = torch.nn.Identity()
-    assert torch.allclose(agent.value(logits), returns, atol=0.01)
-    assert torch.allclose(agent.value(torch.zeros(3, 31)), torch.zeros(3), atol=1e-6)
-    beyond = torch.tensor([1.4, -1.4])  # advantages may point beyond what can be reached
-    assert script.value_loss(logits[[5, 0]], beyond) == script.value_loss(logits[[5, 0]], returns[[5, 0]])
 
 
 def naive_loss(tables, win_logit, choices, old_logprob, advantages, returns, args):
