@@ -68,14 +68,14 @@ PRESETS = {
     "fast": {},
     "core": {
         "hidden_size": 512, "head_size": 128, "num_envs": 50, "num_steps": 1024, "minibatch_size": 2048,
-        "learning_rate": 3e-4, "learning_rate_final": 3e-4, "guess_ent_coef": 0.0,
+        "learning_rate": 3e-4, "learning_rate_final": 3e-4, "guess_ent_coef": 0.0, "past_taste": 0.0,
         "self_fraction": 0.8, "self_fraction_final": 0.2, "scripted_fraction": 0.0,
     },
     "pure": {"self_play": "pure", "scripted_fraction": 0.0},
     "past": {"self_play": "past", "self_fraction": 0.8, "self_fraction_final": 0.2, "scripted_fraction": 0.0},
     "exploiter": {
         "self_play": "exploiter", "self_fraction": 0.0, "self_fraction_final": 0.0, "scripted_fraction": 0.0,
-        "guess_ent_coef": 0.0,
+        "guess_ent_coef": 0.0, "past_taste": 0.0,
     },
 }  # fmt: skip
 
@@ -230,7 +230,7 @@ class Args:
     """share of fights against oneself at the start"""
     self_fraction_final: Fraction = 0.4
     """and after ANNEAL_UPDATES"""
-    scripted_fraction: Fraction = 0.3
+    scripted_fraction: Fraction = 0.2
     """share of fights against scripted players"""
     opponents: tuple[str, ...] = ("ladder",)
     """scripted players to fight, by name; ladder = all rungs. Whom the agent rarely beats is met more often"""
@@ -240,6 +240,9 @@ class Args:
     """members of the league; beyond that the easiest leaves"""
     opponents_at_once: Size = 1
     """league members an actor draws at a time (up to twice as many are in use, with a batched forward pass each)"""
+    past_taste: NonNegative = 2.0
+    """with --self-play past, standard deviation of what is added to a league member's logits of style, gear and prayer,
+    drawn anew for each fight with a place to stand: opponents who fight as nobody else does; 0 = as they are"""
     train_exploiters: bool = False
     """train an exploiter of the present model in the background now and then"""
     exploiter_check_interval: Size = 500
@@ -364,9 +367,9 @@ class Agent(nn.Module):
         logprobs = logprobs.clamp(min=-80.0)
         return logprob, -(logprobs.exp() * logprobs).sum(-1)
 
-    def act(self, obs, masks, generator=None, deterministic=None):
+    def act(self, obs, masks, generator=None, deterministic=None, taste=None):
         """Samples head after head, or takes the likeliest action where deterministic (B, 12) says so.
-        obs (B, 176) normalised, masks (B, 45) → actions (B, 12), log-prob (B,)"""
+        obs (B, 176) normalised, masks (B, 45), taste (B, 45) is added to the logits → actions (B, 12), log-prob (B,)"""
         batch = len(obs)
         first = self.head_in(self.trunk(obs)).view(batch, NUM_HEADS, self.head_size)
         chosen = torch.zeros(batch, NUM_LOGITS + 1)
@@ -378,6 +381,8 @@ class Agent(nn.Module):
             hidden = F.relu(F.relu(hidden) @ self.head_hidden[head] + self.head_hidden_bias[head])
             logits = (hidden @ self.head_out[head] + self.head_out_bias[head])[:, :size]
             span = slice(offset, offset + size)
+            if taste is not None:
+                logits = logits + taste[:, span]
             # … and forbids nothing
             forbidden = chosen[:, self.forbids[span]].bool() & (self.forbids[span] < NUM_LOGITS)
             legal = masks[:, span] & chosen[:, self.needs[span]].bool() & ~forbidden
@@ -542,6 +547,22 @@ def elo_update(rating, reference, score, k=16.0):
 
 SELF, LEAGUE, SCRIPTED = range(3)  # whom a fight is against
 NO_ATTACK = contract.LOGIT["no_op_attack"]  # legal only while one can't attack
+# Past selves have tastes in these heads. Without them an exploiter wins by a way to fight that nobody in training has:
+# it uses one style for two thirds of its attacks, and the agent's prayers do not follow, though observations tell how
+# often each style was used. When to eat and drink is no question of taste.
+TASTE_LOGITS = np.repeat([name in ("attack", "gear", "prayer") for name in contract.HEAD_NAMES], HEAD_SIZES)  # (45,)
+# Most of them also have a place where they stand between two attacks, whatever they think of it: their own logits for
+# going away are so low that no random number moves them. The first has none.
+PLACES = {
+    "dont_move": 0.3,
+    "move_next_to_target": 0.1,
+    "move_under_target": 0.1,
+    "move_diagonal_to_target": 0.1,
+    "move_to_farcast_tile": 0.4,
+}
+FARCAST_LOGITS = [contract.LOGIT[f"farcast_{tiles}_tiles"] for tiles in range(2, 8)]
+PLACE_TASTE = 30.0
+STYLE_LOGITS = [contract.LOGIT[name] for name in ("mage_attack", "ranged_attack", "melee_attack")]
 SCORES = np.array([0.5, 1.0, 0.0, 0.5])  # of fighter 0, by the simulator's result: truncated, won, lost, tied
 MAX_EPISODES = 4096  # per rollout
 # Of each fight that ended: SELF, LEAGUE or SCRIPTED; the league member's id or the scripted player's number; the score
@@ -579,6 +600,24 @@ def scripted_players(args):
             f"--opponents: there is no scripted player {unknown[0]!r}. There are: ladder, {', '.join(BASELINES)}."
         )
     return list(dict.fromkeys(names))
+
+
+def draw_taste(rng, spread):
+    """What is added to an opponent's logits in all ticks, and in ticks in which it can't attack → (45,), (45,)"""
+    taste = rng.normal(0.0, spread, NUM_LOGITS) * TASTE_LOGITS
+    if rng.random() < 0.5:
+        taste[rng.choice(STYLE_LOGITS)] += 2 * spread  # a style for nearly all of its attacks
+    between = np.zeros(NUM_LOGITS)
+    place = rng.choice(list(PLACES), p=list(PLACES.values()))
+    if place != "dont_move":
+        between[contract.LOGIT[place]] = PLACE_TASTE
+        between[rng.choice(FARCAST_LOGITS)] = PLACE_TASTE  # legal only with move_to_farcast_tile
+    return taste, between
+
+
+def past_taste(args):
+    """--past-taste, where the opponents are past selves: --targets are met as they are."""
+    return args.past_taste if args.self_play == "past" else 0.0
 
 
 def make_broadcast(args, num_parameters):
@@ -638,6 +677,8 @@ class Actor:
         self.kind = np.full(args.num_envs, -1)  # per fight; -1 = none chosen yet
         self.opponent = np.full(args.num_envs, -1)  # the id of a league member, or the number of a scripted player
         self.side = np.zeros(args.num_envs, np.int64)  # which fighter the learner is, unless it is both
+        # What a league member's logits are shifted by in all ticks, and in those in which it can't attack
+        self.taste = np.zeros((2, args.num_envs, NUM_LOGITS), np.float32)
         self.actions = np.zeros((2 * args.num_envs, NUM_HEADS), np.int64)
 
     def pull_weights(self, broadcast):
@@ -669,6 +710,8 @@ class Actor:
             self.opponent[fight] = -1
             if self.kind[fight] == LEAGUE:
                 self.opponent[fight] = matchmaking.members[self.rng.integers(len(matchmaking.members))]
+                if spread := past_taste(self.args):
+                    self.taste[:, fight] = draw_taste(self.rng, spread)
             elif self.kind[fight] == SCRIPTED:
                 alone = len(self.bots) == 1
                 self.opponent[fight] = 0 if alone else self.rng.choice(len(self.bots), p=matchmaking.bot_chances)
@@ -711,7 +754,9 @@ class Actor:
             s.values[t].view(-1)[own] = self.agent.value(normalised[own], normalised[own ^ 1])
             for policy_id, rows in members.items():
                 member = self.members[policy_id]
-                actions, _ = member.act(member.normalise(obs[rows]), masks[rows], self.generator)
+                always, between = torch.from_numpy(self.taste[:, rows // 2])
+                taste = always + between * masks[rows, NO_ATTACK, None]
+                actions, _ = member.act(member.normalise(obs[rows]), masks[rows], self.generator, taste=taste)
                 self.actions[rows] = actions.numpy()
             for bot, rows in scripted.items():  # after the agent: some of them see its action
                 self.bots[bot].act(env.obs.reshape(-1, NUM_OBS), env.masks.reshape(-1, NUM_LOGITS), rows, self.actions)
@@ -760,6 +805,7 @@ class Actor:
     def state_dict(self):
         """All that the next rollout depends on, so that an inline run resumes exactly."""
         arrays = {**self.env.state_dict(), "kind": self.kind, "opponent": self.opponent, "side": self.side}
+        arrays["taste"] = self.taste
         arrays |= {f"dice_{number}": bot.dice["rng"] for number, bot in enumerate(self.bots)}
         arrays["to_meet"] = np.array(self.to_meet, np.int64)
         return shared_memory.actor_state(self, arrays)
@@ -770,6 +816,7 @@ class Actor:
         self.kind[:] = arrays["kind"]
         self.opponent[:] = arrays["opponent"]
         self.side[:] = arrays["side"]
+        self.taste[:] = arrays["taste"]
         self.to_meet = arrays["to_meet"].tolist()
         for number, bot in enumerate(self.bots):
             bot.dice["rng"] = arrays[f"dice_{number}"]
@@ -936,7 +983,8 @@ class League:
                     member["quality"] -= 0.01 / (len(self.members) * max(self.probabilities()[index], 1e-8))
                 member["games"] += 1
                 member["wins"] += score
-                self.elo = elo_update(self.elo, member["elo"], score)
+                if not past_taste(self.args):  # with a taste it is weaker than the rating that it was frozen with
+                    self.elo = elo_update(self.elo, member["elo"], score)
 
     def self_share(self, update):
         """Of fights; who has nobody else to meet meets itself more often."""

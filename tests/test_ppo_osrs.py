@@ -243,11 +243,20 @@ def test_league_qualities_follow_the_rule():
 def test_elo_moves_the_agent_only():
     assert script.elo_update(1500, 1500, 1.0) == pytest.approx(1508)
     assert script.elo_update(1500, 1900, 0.0) == pytest.approx(1500 - 16 / 11)
-    league = league_of()
+    league = league_of(past_taste=0.0)
     league.join("a", torch.zeros(4))
     before = league.members[0]["elo"]
     league.record(script.LEAGUE, league.members[0]["policy_id"], 1.0)
     assert league.elo == pytest.approx(1508) and league.members[0]["elo"] == before
+
+
+def test_past_selves_with_tastes_do_not_rate_the_agent():
+    """A taste makes a past self weaker than the rating that it was frozen with. Targets have none."""
+    for self_play, rated in (("past", False), ("target", True)):
+        league = league_of(self_play=self_play, past_taste=2.0)
+        league.join("a", torch.zeros(4))
+        league.record(script.LEAGUE, league.members[0]["policy_id"], 1.0)
+        assert (league.elo != script.ELO["nh"]) == rated and league.members[0]["games"] == 1
 
 
 def test_wilson_interval():
@@ -308,6 +317,73 @@ def test_opponents_stay_for_a_whole_fight_and_only_own_rows_are_trained():
         and (storage["bootstrap"][truncated] != 0).all()
         and (storage["bootstrap"][~truncated] == 0).all()
     )
+
+
+def test_a_taste_is_of_style_gear_prayer_and_place():
+    agent = script.make_agent(SMALL).eval()
+    obs, masks = torch.randn(64, NUM_OBS), torch.ones(64, NUM_LOGITS, dtype=torch.bool)
+    taste = torch.zeros(64, NUM_LOGITS)
+    wanted = contract.LOGIT["move_under_target"]
+    taste[:, wanted] = 50.0
+    actions, _ = agent.act(obs, masks, taste=taste)
+    head = contract.HEAD_NAMES.index("movement")
+    assert (actions[:, head] == wanted - HEAD_OFFSETS[head]).all()
+
+    rng, head_of = np.random.default_rng(1), np.repeat(contract.HEAD_NAMES, HEAD_SIZES)
+    always, between = (np.array(rows) for rows in zip(*(script.draw_taste(rng, 2.0) for _ in range(2000))))
+    assert set(head_of[(always != 0).any(0)]) == {"attack", "gear", "prayer"}
+    styles = always[:, script.STYLE_LOGITS]
+    others = script.TASTE_LOGITS.copy()
+    others[script.STYLE_LOGITS] = False
+    assert always[:, others].std() == pytest.approx(2.0, rel=0.02)
+    assert styles.mean() == pytest.approx(4.0 / 6, abs=0.1)  # every second one prefers one of three by 4
+    assert set(head_of[(between != 0).any(0)]) == {"movement", "farcast_distance"}
+    for place, share in script.PLACES.items():
+        wished = (between[:, contract.LOGIT[place]] > 0).mean()
+        assert wished == pytest.approx(0.0 if place == "dont_move" else share, abs=0.05)
+    far = between[between[:, contract.LOGIT["move_to_farcast_tile"]] > 0][:, script.FARCAST_LOGITS]
+    assert (far > 0).sum(1).tolist() == [1] * len(far)
+    assert (far > 0).mean(0) == pytest.approx([1 / 6] * 6, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("settings", "has_taste"), [({}, True), ({"past_taste": 0.0}, False), ({"self_play": "target"}, False)]
+)
+def test_past_selves_have_a_taste_of_their_own_in_each_fight(settings, has_taste, monkeypatch):
+    """It is drawn when a fight begins and stays until it ends; targets, and past selves without it, have none. A place
+    is gone to in the ticks without an attack only."""
+    args = script.Args(**SMALL | {"num_envs": 16, "max_ticks": 25, "scripted_fraction": 0.0} | settings)
+    actor = script.Actor(args, 0)
+    broadcast = script.make_broadcast(args, len(script.to_flat(actor.agent)))
+    league = script.League(args, broadcast)
+    league.join("a", script.to_flat(actor.agent))
+    league.publish(actor.agent, 1, 0.0)
+    act, tastes, waits = script.Agent.act, [], []
+
+    def watched(agent, obs, masks, generator=None, deterministic=None, taste=None):
+        if taste is not None:
+            tastes.append(taste.clone())
+            waits.append(masks[:, contract.LOGIT["no_op_attack"]])
+        return act(agent, obs, masks, generator, deterministic, taste)
+
+    monkeypatch.setattr(script.Agent, "act", watched)
+    storage = script.make_storage(args)
+    for _ in range(2):  # ticks 0 to 47; all fights are against the one member, and end after tick 24
+        actor.rollout(broadcast, storage)
+    tastes, waits = torch.stack(tastes), torch.stack(waits)  # (48, 16, 45), (48, 16)
+    assert storage["truncated"].any() and waits.any() and not waits.all()
+    place = torch.from_numpy(np.isin(np.repeat(contract.HEAD_NAMES, HEAD_SIZES), ("movement", "farcast_distance")))
+    style, where = tastes[..., ~place], tastes[..., place]
+    assert (style[:24] == style[0]).all() and (style[26:46] == style[26]).all()
+    assert bool((style != 0).any()) == bool((where != 0).any()) == has_taste
+    assert not where[~waits].any(), "nobody is led away from an attack"
+    for ticks in (slice(0, 24), slice(26, 46)):  # in all other ticks of a fight the same place
+        for fight in range(16):
+            waiting = where[ticks, fight][waits[ticks, fight]]
+            assert (waiting == waiting[0]).all()
+    if has_taste:
+        assert not (style[26] == style[0]).all(-1).any()
+        assert len({tuple(row.tolist()) for row in style[0]}) == 16
 
 
 def test_few_league_members_are_in_use_at_a_time_and_all_are_met():
