@@ -48,6 +48,8 @@ class Args:
     """OSRS: loadouts to fight with; empty = what the judged model was trained with"""
     server: str = ""
     """OSRS: HOST:PORT of a simulation server to play on, beside the simulator; `baseline` is then its own bot"""
+    counts: bool = False
+    """OSRS: also print what both do in the first 4,096 fights: attacks, styles, prayers that stop them, freezes"""
     battle_format: str = ""
     """VGC: the format to play, on its held-out teams; empty = what the judged model was trained on"""
     teams: str = ""
@@ -122,8 +124,17 @@ class Watched:
         self.player.act(obs, masks, rows, actions)
 
 
+def show_counts(counts, sides):
+    """What both did, a line each"""
+    names = [side.name if isinstance(side, models.Model) else side for side in sides]
+    print(f"{'':46}{names[0]:>20}{names[1]:>20}")
+    for what in counts[0]:
+        print(f"{what:46}{counts[0][what]:20.3f}{counts[1][what]:20.3f}", flush=True)
+
+
 def osrs_matches(player, opponent, episodes, args, save, progress):
     from cleanrl_games.envs.osrs import Baseline
+    from cleanrl_games.envs.osrs.counts import Counted
     from cleanrl_games.envs.osrs.match import play_fights
     from cleanrl_games.envs.osrs.watch import OUTFITS, TICK_SECONDS, SceneRecorder
 
@@ -158,11 +169,14 @@ def osrs_matches(player, opponent, episodes, args, save, progress):
         fights = min(OSRS_FIGHTS_AT_ONCE, episodes - done)
         # Three seeds per batch: were both players' dice the same, equal players would move alike.
         seeds = [int(seed) for seed in np.random.SeedSequence([args.seed, done]).generate_state(3)]
-        watched = Watched(seat(player, fights, seeds[1]), lambda over, done=done: progress(done + over))
+        sides = [seat(player, fights, seeds[1]), seat(opponent, fights, seeds[2])]
+        if args.counts and not done:
+            sides = [Counted(side, fights) for side in sides]
+        watched = Watched(sides[0], lambda over, done=done: progress(done + over))
         scenes = SceneRecorder() if save and not done else None
-        batch, _ = play_fights(
-            watched, seat(opponent, fights, seeds[2]), fights, seeds[0], "", scenes=scenes, **settings
-        )
+        batch, _ = play_fights(watched, sides[1], fights, seeds[0], "", scenes=scenes, **settings)
+        if args.counts and not done:
+            show_counts([side.summary(fights) for side in sides], (player, opponent))
         if scenes:
             info = {"frame_seconds": TICK_SECONDS, "outfits": list(OUTFITS)}
             save_game(save, "osrs", (player, opponent), scenes.scenes, winner_of(batch[0]), **info)
@@ -382,6 +396,8 @@ def find_players(args):
         )
         raise models.ModelError(f"{what}; there are: {', '.join(GAMES)}.")
     baselines = GAMES[game].baselines()
+    if args.counts and game != "osrs":
+        raise models.ModelError(f"--counts is for OSRS, these are players of {game}.")
     if args.server:
         if game != "osrs":
             raise models.ModelError(f"--server is for OSRS, these are players of {game}.")
@@ -481,6 +497,8 @@ def check(args):
     for flag, path in (("--json", args.json), ("--save", args.save)):
         if path and not Path(path).absolute().parent.is_dir():
             raise models.ModelError(f"{flag} {path}: there is no folder {Path(path).absolute().parent} to write to.")
+    if args.counts and args.server:
+        raise models.ModelError("--counts is for fights in the simulator: leave --server out.")
     if args.search:
         from cleanrl_games.envs.vgc.search import parse_search
 
