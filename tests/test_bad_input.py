@@ -110,7 +110,7 @@ SCRIPT_CASES = {
         ("--train-exploiters --self-play pure", "--train-exploiters needs a league"),
         ("--exploiter-win-threshold 1.2", "--exploiter-win-threshold should be 0 to 1"),
         ("--exploiter-check-interval 0", "--exploiter-check-interval"),
-        ("--self-fraction 0.8", "--self-fraction 0.8 and --scripted-fraction 0.4 sum to more than 1"),
+        ("--self-fraction 0.9", "--self-fraction 0.9 and --scripted-fraction 0.2 sum to more than 1"),
         ("--scripted-fraction 1.5", "--scripted-fraction should be 0 to 1"),
         ("--num-envs 0", "--num-envs should be 1 or more"),
         ("--num-steps 0", "--num-steps"),
